@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// A stopwatch whose two presses are carried out by the GPU, in the order of one stream.
+//
+//     struct event_timer timer = event_timer_create();
+//     event_timer_start(&timer, stream);
+//     Kernel<<<grid, block, 0, stream>>>();
+//     event_timer_stop(&timer, stream);
+//     double us = event_timer_us(&timer);  // waits for the second press
+//
+// It waits, so it belongs round a whole measurement and not into a pipeline's loop.
+#ifndef LAB_EVENT_TIMER_H
+#define LAB_EVENT_TIMER_H
+
+#include "cuda_check.h"
+
+struct event_timer {
+    cudaEvent_t start, stop;
+};
+
+static inline struct event_timer event_timer_create(void) {
+    struct event_timer timer;
+    CUDA_CHECK(cudaEventCreate(&timer.start));
+    CUDA_CHECK(cudaEventCreate(&timer.stop));
+    return timer;
+}
+
+static inline void event_timer_start(struct event_timer *timer, cudaStream_t stream) {
+    CUDA_CHECK(cudaEventRecord(timer->start, stream));
+}
+
+static inline void event_timer_stop(struct event_timer *timer, cudaStream_t stream) {
+    CUDA_CHECK(cudaEventRecord(timer->stop, stream));
+}
+
+// Microseconds between the presses; the runtime counts in milliseconds, in steps of half a
+// microsecond.
+static inline double event_timer_us(struct event_timer *timer) {
+    float ms = 0.0f;
+    CUDA_CHECK(cudaEventSynchronize(timer->stop));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, timer->start, timer->stop));
+    return 1e3 * (double)ms;
+}
+
+static inline void event_timer_destroy(struct event_timer *timer) {
+    CUDA_CHECK(cudaEventDestroy(timer->start));
+    CUDA_CHECK(cudaEventDestroy(timer->stop));
+}
+
+#endif

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+// All that the labs share: error check, clocks, samples, printed lines, device header, event
+// timer. What a lab teaches stands in the lab.
+#ifndef LAB_H
+#define LAB_H
+
+#include "clock.h"
+#include "cuda_check.h"
+#include "device.h"
+#include "event_timer.h"
+#include "print.h"
+#include "samples.h"
+
+#endif

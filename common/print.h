@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// The lines that a script can read back. A NAN is a TODO that is not done yet and prints
+// `unmeasured`. Units are one of: ns us ms s x % count cycles MHz GB/s.
+#ifndef LAB_PRINT_H
+#define LAB_PRINT_H
+
+#include "samples.h"
+
+// Four figures that mean something, and never an exponent.
+static inline const char *number_text(double value, char text[32]) {
+    double size = fabs(value);
+    int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.1 ? 3 : 5;
+    snprintf(text, 32, "%.*f", decimals, value);
+    return text;
+}
+
+// measured NAME = MEDIAN UNIT (median of N, ...). NAME may carry one parameter, as in
+// launch_wait[cycles=4500]. From twenty readings on the quartiles are shown too: the
+// extremes of a thousand are its two rarest accidents.
+static inline void print_measured(const char *name, const char *unit, const struct samples *s) {
+    double median = samples_median(s);
+    char a[32], b[32], c[32], d[32], e[32];
+    if (isnan(median)) {
+        printf("unmeasured %s %s\n", name, unit);
+        return;
+    }
+    printf("measured %s = %s %s (median of %d, ", name, number_text(median, a), unit, s->count);
+    if (s->count >= 20)
+        printf("quartiles %s %s, ", number_text(samples_quantile(s, 0.25), b),
+               number_text(samples_quantile(s, 0.75), c));
+    printf("min %s, max %s)\n", number_text(samples_quantile(s, 0.0), d),
+           number_text(samples_quantile(s, 1.0), e));
+    fflush(stdout);
+}
+
+static inline void print_measured_at(const char *name, const char *key, double at,
+                                     const char *unit, const struct samples *s) {
+    char point[96];
+    snprintf(point, sizeof point, "%s[%s=%g]", name, key, at);
+    print_measured(point, unit, s);
+}
+
+// Something counted or timed once.
+static inline void print_measured_once(const char *name, const char *unit, double value) {
+    struct samples one;
+    one.count = 1;
+    one.value[0] = value;
+    print_measured(name, unit, &one);
+}
+
+// Computed from measured figures; the grader computes it again.
+static inline void print_derived(const char *name, const char *unit, double value) {
+    char text[32];
+    if (isnan(value))
+        printf("unmeasured %s %s\n", name, unit);
+    else
+        printf("derived %s = %s %s\n", name, number_text(value, text), unit);
+}
+
+// A word: an error's name, yes, no. NULL is a TODO that is not done yet.
+static inline void print_observed(const char *name, const char *word) {
+    if (word == NULL)
+        printf("unmeasured %s word\n", name);
+    else
+        printf("observed %s = %s\n", name, word);
+}
+
+#endif

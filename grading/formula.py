@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""Formulas of the range files: arithmetic over the metrics of one run, and nothing else.
+
+    sync_over_async = launch_sync / launch_async
+    cpu_spin[10] / wall_spin[10]                 one point of a series
+    interpolate(launch_wait, 2 * launch_null)    where a series first rises to a level
+    slope(launch_wait, 1.5 * launch_null)        least squares, of the points at or above a level
+    max_fall(launch_wait)                        largest drop below an earlier point, relative
+    first(s) last(s) count(s) min(..) max(..) abs(..) median(..)
+
+Every figure carries the interval of its spread (quartiles, or the extremes of a few readings),
+and arithmetic carries the interval along: that is how the grader tells "wrong" from "too noisy
+to say". Python's parser reads the formula; a whitelist of nodes is walked, nothing is executed.
+"""
+import ast
+import statistics
+
+LONGEST = 500  # characters; also keeps the parse tree shallow
+
+
+class FormulaError(Exception):
+    """A mistake in the formula itself: the range file's author must mend it."""
+
+
+class NoValue(Exception):
+    """The formula is right, but a figure it needs is not there. `name` is the figure's name."""
+
+    def __init__(self, name, text=None):
+        super().__init__(text or f"{name} is not measured")
+        self.name = name
+
+
+def interval(value, low=None, high=None):
+    return (value, value if low is None else low, value if high is None else high)
+
+
+def divide(a, b, text):
+    if b[0] == 0:
+        raise NoValue(None, f"{text} divides by zero")
+    if b[1] <= 0 <= b[2]:  # the spread of the divisor reaches zero: nothing is known
+        return (a[0] / b[0], float("-inf"), float("inf"))
+    corners = [x / y for x in a[1:] for y in b[1:]]
+    return (a[0] / b[0], min(corners), max(corners))
+
+
+def multiply(a, b):
+    corners = [x * y for x in a[1:] for y in b[1:]]
+    return (a[0] * b[0], min(corners), max(corners))
+
+
+def absolute(a):
+    low = 0.0 if a[1] <= 0 <= a[2] else min(abs(a[1]), abs(a[2]))
+    return (abs(a[0]), low, max(abs(a[1]), abs(a[2])))
+
+
+def extreme(pick):
+    return lambda *args: tuple(pick(a[k] for a in args) for k in range(3))
+
+
+def middle(*args):
+    return tuple(statistics.median(a[k] for a in args) for k in range(3))
+
+
+# Functions of a series, given as a list of (parameter, value), and of plain numbers.
+
+def slope(points, level=float("-inf")):
+    kept = [(x, y) for x, y in points if y >= level]
+    if len({x for x, _ in kept}) < 2:
+        raise NoValue(None, "fewer than two points to draw a slope through")
+    mx, my = statistics.fmean(x for x, _ in kept), statistics.fmean(y for _, y in kept)
+    return sum((x - mx) * (y - my) for x, y in kept) / sum((x - mx) ** 2 for x, _ in kept)
+
+
+def interpolate(points, level):
+    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+        if y0 < level <= y1:
+            return x0 + (level - y0) / (y1 - y0) * (x1 - x0)
+    raise NoValue(None, "the series never rises to the level")
+
+
+def max_fall(points):
+    highest, fall = points[0][1], 0.0
+    for _, y in points:
+        highest = max(highest, y)
+        if highest > 0:
+            fall = max(fall, (highest - y) / highest)
+    return fall
+
+
+OF_SERIES = {"slope": (slope, 1, 2), "interpolate": (interpolate, 2, 2),
+             "max_fall": (max_fall, 1, 1), "count": (lambda s: float(len(s)), 1, 1),
+             "first": (lambda s: s[0][1], 1, 1), "last": (lambda s: s[-1][1], 1, 1)}
+OF_NUMBERS = {"min": extreme(min), "max": extreme(max), "abs": absolute, "median": middle}
+
+
+class Formula:
+    """A parsed formula. `names` is the set of metrics that it needs."""
+
+    def __init__(self, text):
+        self.text, self.names = text, set()
+        if len(text) > LONGEST:
+            raise FormulaError(f"longer than {LONGEST} characters")
+        try:
+            self.tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            raise FormulaError(f"cannot be read: '{text[:60]}'") from None
+        self._check(self.tree)
+
+    def _check(self, node, depth=0):
+        """Refuse whatever is not arithmetic, when the range file is loaded."""
+        if depth > 50:
+            raise FormulaError("nested too deeply")
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return
+        if isinstance(node, ast.Name):
+            self.names.add(node.id)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+            self._check(node.operand, depth + 1)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+            self._check(node.left, depth + 1)
+            self._check(node.right, depth + 1)
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(
+                node.slice, ast.Constant) and type(node.slice.value) in (int, float):
+            self.names.add(node.value.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            name = node.func.id
+            if name in OF_SERIES:
+                _, fewest, most = OF_SERIES[name]
+                if not fewest <= len(node.args) <= most or not isinstance(node.args[0], ast.Name):
+                    raise FormulaError(f"{name} takes a series and {most - 1} number(s)")
+            elif name not in OF_NUMBERS or not node.args:
+                raise FormulaError(f"no function '{name}'; there are: "
+                                   + " ".join(sorted({**OF_SERIES, **OF_NUMBERS})))
+            elif name == "abs" and len(node.args) != 1:
+                raise FormulaError("abs takes one number")
+            for arg in node.args:
+                self._check(arg, depth + 1)
+        else:
+            raise FormulaError(f"'{ast.unparse(node)[:40]}' is not arithmetic over metrics")
+
+    def evaluate(self, values, series):
+        """(value, low, high). values: name -> interval; series: name -> {parameter: interval}.
+
+        Raises NoValue, naming the figure that is missing.
+        """
+        return self._walk(self.tree, values, series)
+
+    def _walk(self, node, values, series):
+        def walk(child):
+            return self._walk(child, values, series)
+        if isinstance(node, ast.Constant):
+            return interval(float(node.value))
+        if isinstance(node, ast.Name):
+            if node.id in values:
+                return values[node.id]
+            raise NoValue(node.id, f"{node.id} is a series: name one of its points"
+                          if node.id in series else None)
+        if isinstance(node, ast.UnaryOp):
+            value = walk(node.operand)
+            return value if isinstance(node.op, ast.UAdd) else (-value[0], -value[2], -value[1])
+        if isinstance(node, ast.BinOp):
+            a, b = walk(node.left), walk(node.right)
+            if isinstance(node.op, ast.Add):
+                return (a[0] + b[0], a[1] + b[1], a[2] + b[2])
+            if isinstance(node.op, ast.Sub):
+                return (a[0] - b[0], a[1] - b[2], a[2] - b[1])
+            if isinstance(node.op, ast.Mult):
+                return multiply(a, b)
+            return divide(a, b, self.text)
+        if isinstance(node, ast.Subscript):
+            points = series.get(node.value.id, {})
+            if node.slice.value not in points:
+                raise NoValue(node.value.id)
+            return points[node.slice.value]
+        if node.func.id in OF_NUMBERS:
+            return OF_NUMBERS[node.func.id](*map(walk, node.args))
+        name = node.args[0].id
+        if not series.get(name):
+            raise NoValue(name)
+        points = [(x, y[0]) for x, y in sorted(series[name].items())]
+        function = OF_SERIES[node.func.id][0]
+        return interval(function(points, *(walk(arg)[0] for arg in node.args[1:])))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""Load the checks of a lab from grading/ranges/NN_name.ini.
+
+One section a check; its name is the metric checked, unless it has a formula:
+
+    [sync_over_async]
+    recompute = launch_sync / launch_async   the printed figure must equal this, within tolerance
+    formula = ...         checked instead of a printed metric
+    unit = x              the unit it must be printed in
+    min = 1.2             either may be left out
+    max = 60
+    equals = yes          for an observed word, instead of min and max; several: yes | no
+    tolerance = 0.02      of recompute, relative; this is the default
+    reference_factor = 2  also within this factor of the solution's figure on the same machine
+    points = 3
+    todo = 3              the TODO of the lab that this check is about
+    why = ...             why the bounds are what they are: required, with numbers of machines
+    if_low, if_high, if_wrong = ...   the probable mistake
+
+In a formula device_mhz and device_sms come from the device line, and process_wall is the
+whole process's time in seconds.
+"""
+import configparser
+import re
+from pathlib import Path
+
+from formula import Formula, FormulaError
+
+HERE = Path(__file__).resolve().parent / "ranges"
+KEYS = {"formula", "recompute", "unit", "min", "max", "equals", "tolerance", "reference_factor",
+        "points", "todo", "why", "if_low", "if_high", "if_wrong"}
+GIVEN = {"device_mhz", "device_sms", "process_wall"}
+
+
+class RangeError(Exception):
+    """A mistake in a range file; the text says file, line and what is wrong."""
+
+
+class Check:
+    """One section. Numbers are floats or None; formula and recompute are Formula or None."""
+
+    def __init__(self, name):
+        self.name = name
+        self.formula = self.recompute = self.min = self.max = self.reference_factor = None
+        self.todo = self.unit = None
+        self.equals, self.tolerance, self.points = [], 0.02, 0
+        self.why = self.if_low = self.if_high = self.if_wrong = ""
+
+    def names(self):
+        """The metrics that this check needs."""
+        names = set() if self.formula else {self.name}
+        for formula in (self.formula, self.recompute):
+            names |= formula.names if formula else set()
+        return names - GIVEN
+
+
+def load(stem, folder=HERE):
+    """The checks of one lab, in the order of its range file. Raises RangeError."""
+    path = Path(folder) / f"{stem}.ini"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RangeError(f"{path}: there is no such lab: no range file of that name") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RangeError(f"{path}: cannot be read: {error}") from None
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=True,
+                                       comment_prefixes=("#",), default_section="no defaults")
+    parser.optionxform = str
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        line = getattr(error, "lineno", None) or (error.errors[0][0] if getattr(
+            error, "errors", None) else 0)
+        what = str(error).splitlines()[0].split("]: ")[-1]
+        raise RangeError(f"{path}:{line}: {what}") from None
+    checks = [_check(parser[section], f"{path}:", text.splitlines()) for section in
+              parser.sections()]
+    if not checks:
+        raise RangeError(f"{path}:1: holds no check")
+    return checks
+
+
+def _line_of(lines, section, key=None):
+    """The line number of a section, or of a key in it: configparser does not keep them."""
+    inside = False
+    for number, line in enumerate(lines, 1):
+        if line.startswith("["):
+            inside = line.startswith(f"[{section}]")
+            if inside and key is None:
+                return number
+        elif inside and key and re.match(rf"{re.escape(key)}\s*=", line):
+            return number
+    return 0
+
+
+def _check(section, path, lines):
+    check = Check(section.name)
+
+    def fail(key, text):
+        raise RangeError(f"{path}{_line_of(lines, section.name, key)}: [{section.name}] {text}")
+
+    for key, text in section.items():
+        if key not in KEYS:
+            fail(key, f"no key '{key}'; keys are: {' '.join(sorted(KEYS))}")
+        if key in ("min", "max", "tolerance", "reference_factor", "points", "todo"):
+            try:
+                value = float(text)
+                if value != value or key in ("points", "todo") and (value != int(value) or value < 0):
+                    raise ValueError
+            except ValueError:
+                fail(key, f"{key} = {text}: is no number that fits")
+            setattr(check, key, int(value) if key in ("points", "todo") else value)
+        elif key in ("formula", "recompute"):
+            try:
+                setattr(check, key, Formula(text))
+            except FormulaError as error:
+                fail(key, f"{key}: {error}")
+        elif key == "equals":
+            check.equals = [word.strip() for word in text.split("|")]
+        else:
+            setattr(check, key, " ".join(text.split()))
+    if not check.points:
+        fail(None, "has no points")
+    if not check.why:
+        fail(None, "has no why: say where its bounds come from")
+    if check.min is None and check.max is None and not check.equals and not check.recompute:
+        fail(None, "checks nothing: give min, max, equals or recompute")
+    if check.min is not None and check.max is not None and check.min > check.max:
+        fail("min", f"min {check.min:g} is above max {check.max:g}")
+    if check.min is not None and not check.if_low:
+        fail(None, "has a min but no if_low: say what mistake makes it too low")
+    if check.max is not None and not check.if_high:
+        fail(None, "has a max but no if_high: say what mistake makes it too high")
+    if check.equals and not check.if_wrong:
+        fail(None, "has equals but no if_wrong: say what mistake gives another word")
+    if check.reference_factor is not None and check.reference_factor <= 1:
+        fail("reference_factor", "reference_factor must be above 1")
+    return check

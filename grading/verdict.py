@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""Judge one lab's output by its checks."""
+import math
+
+from formula import NoValue
+
+PASS, FAIL, UNMEASURED, INCONCLUSIVE = "pass", "FAIL", "unmeasured", "inconclusive"
+
+
+class Verdict:
+    """What became of one check: state, points earned, the figure as text, and a message."""
+
+    def __init__(self, check, state, shown="", message=""):
+        self.check, self.state, self.shown, self.message = check, state, shown, message
+        self.earned = check.points if state == PASS else 0
+
+    def as_dict(self):
+        return {"check": self.check.name, "verdict": self.state, "value": self.shown,
+                "range": range_text(self.check), "points": self.earned,
+                "of": self.check.points, "todo": self.check.todo, "message": self.message,
+                "why": self.check.why}
+
+
+def range_text(check):
+    if check.equals:
+        return " | ".join(check.equals)
+    if check.min is None and check.max is None:
+        return "recomputed"
+    if check.min is None:
+        return f"<= {check.max:g}"
+    if check.max is None:
+        return f">= {check.min:g}"
+    return f"{check.min:g} .. {check.max:g}"
+
+
+def number_text(value):
+    size = abs(value)
+    return f"{value:.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}"
+
+
+def environment(output, process_wall=None):
+    """(values, series) of an output as formulas see them: every figure an interval."""
+    values = {name: (v.value, v.low, v.high) for name, v in output.values.items()}
+    series = {name: {at: (v.value, v.low, v.high) for at, v in points.items()}
+              for name, points in output.series.items()}
+    for name, value in (("device_mhz", output.device_mhz), ("device_sms", output.device_sms),
+                        ("process_wall", process_wall or output.seconds)):
+        if value is not None:
+            values[name] = (value, value, value)
+    return values, series
+
+
+def judge(output, checks, reference=None, process_wall=None):
+    """One Verdict a check. `reference` is the solution's Output on the same machine, or None."""
+    return [_judge(check, output, environment(output, process_wall),
+                   environment(reference) if reference else None) for check in checks]
+
+
+def with_todo(check, text):
+    """The message names the TODO that it is about."""
+    if check.todo is None or f"TODO({check.todo})" in text:
+        return text
+    return f"{text} (TODO({check.todo}))" if text else f"TODO({check.todo})"
+
+
+def not_measured(check, error, output):
+    name = error.name or check.name
+    if error.name is None:
+        text = f"cannot be computed: {error}"
+    elif name in output.unmeasured:
+        text = f"{name} is not measured yet: see TODO({check.todo})" if check.todo else \
+               f"{name} is not measured yet"
+    else:
+        text = f"the output has no {error}: has its line been removed or renamed?"
+    return Verdict(check, UNMEASURED, "", with_todo(check, text))
+
+
+def _judge(check, output, environ, reference):
+    if check.equals:
+        return _judge_word(check, output)
+    values, series = environ
+    try:
+        figures = _figures(check, values, series)
+        wanted = check.recompute.evaluate(values, series) if check.recompute else None
+    except NoValue as error:
+        return not_measured(check, error, output)
+    unit = _unit(check, output)
+    worst = max(figures, key=lambda figure: _outside(check, figure[0]))
+    shown = f"{number_text(worst[0])} {unit}".rstrip()
+    if not all(math.isfinite(figure[0]) for figure in figures):
+        return Verdict(check, FAIL, shown, with_todo(check, "is not a finite number"))
+    if check.unit and unit and unit != check.unit:
+        return Verdict(check, FAIL, shown,
+                       with_todo(check, f"is printed in {unit} and should be in {check.unit}"))
+    if wanted and abs(worst[0] - wanted[0]) > check.tolerance * abs(wanted[0]) + 1e-9:
+        text = check.if_wrong or "is not what the measured figures give"
+        return Verdict(check, FAIL, shown,
+                       with_todo(check, f"{text}; recomputed: {number_text(wanted[0])}"))
+    if _outside(check, worst[0]) > 0:
+        low = check.min is not None and worst[0] < check.min
+        within = (check.min is None or worst[2] >= check.min) and (
+            check.max is None or worst[1] <= check.max)
+        message = with_todo(check, check.if_low if low else check.if_high)
+        if within and worst[1] < worst[2]:
+            return Verdict(check, INCONCLUSIVE, shown, "the spread of the readings reaches into "
+                           "the range: too noisy to say; run again on a quiet machine. If it "
+                           f"stays: {message}")
+        return Verdict(check, FAIL, shown, message)
+    if check.reference_factor and reference:
+        try:
+            there = _figures(check, *reference)[0][0]
+            ratio = worst[0] / there if there else math.inf
+            if not 1 / check.reference_factor <= ratio <= check.reference_factor:
+                return Verdict(check, FAIL, shown, with_todo(
+                    check, f"the solution measures {number_text(there)} {unit} on this machine: "
+                    f"{number_text(ratio)} times that is not noise"))
+        except NoValue:
+            pass  # the solution has no such figure here: nothing to compare with
+    return Verdict(check, PASS, shown)
+
+
+def _judge_word(check, output):
+    word = output.words.get(check.name)
+    if word is None:
+        return not_measured(check, NoValue(check.name), output)
+    if word in check.equals:
+        return Verdict(check, PASS, word)
+    return Verdict(check, FAIL, word, with_todo(check, check.if_wrong))
+
+
+def _figures(check, values, series):
+    """The intervals that the check's bounds apply to: one, or one a point of a series."""
+    if check.formula:
+        return [check.formula.evaluate(values, series)]
+    if check.name in series:
+        return list(series[check.name].values())
+    if check.name in values:
+        return [values[check.name]]
+    raise NoValue(check.name)
+
+
+def _unit(check, output):
+    if check.formula:
+        return check.unit or ""
+    points = output.series.get(check.name)
+    return (next(iter(points.values())) if points else output.values[check.name]).unit
+
+
+def _outside(check, value):
+    """How far outside the bounds, 0 when inside; only for comparing one point with another."""
+    if check.min is not None and value < check.min:
+        return check.min - value
+    if check.max is not None and value > check.max:
+        return value - check.max
+    return 0.0
