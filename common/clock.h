@@ -3,6 +3,7 @@
 #ifndef LAB_CLOCK_H
 #define LAB_CLOCK_H
 
+#include <cuda_runtime.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

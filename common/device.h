@@ -11,21 +11,21 @@
 #include <string.h>
 #include <unistd.h>
 
-// What the runtime calls the clock's ceiling, in MHz. A GPU that is cold, hot or short of
-// power runs below it.
-static inline double peak_clock_mhz(void) {
-    int device, khz;
+static inline int device_attribute(enum cudaDeviceAttr attribute) {
+    int device, value;
     CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device));
-    return khz / 1e3;
+    CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+    return value;
 }
 
-// Cycles for a kernel to wait on clock64() so that it lasts `us` microseconds at the peak
-// clock: the same length on every GPU, and a little longer where the clock runs lower.
-static inline long long cycles_for_us(double us) { return (long long)(us * peak_clock_mhz()); }
+// Cycles for a kernel to wait on clock64() so that it lasts `us` microseconds at the GPU's
+// peak clock: the same length on every GPU, and longer where cold, heat or want of power hold
+// the clock down. Costs half a millisecond: call it before the clock starts.
+static inline long long cycles_for_us(double us) {
+    return (long long)(us * 1e-3 * device_attribute(cudaDevAttrClockRate));  // in kHz
+}
 
-// In the output, where the figures are, and on standard error, where it is seen when the
-// output goes to a file.
+// In the output, where the figures are, and on standard error, seen when the output is not.
 static inline void lab_warning(const char *text) {
     printf("warning %s\n", text);
     if (!isatty(STDOUT_FILENO))
@@ -33,80 +33,72 @@ static inline void lab_warning(const char *text) {
 }
 
 // Whether a process computes on the GPU already. Asked before this one has a context, so
-// whatever NVML counts is somebody else's. Without NVML: no.
+// what NVML counts is somebody else's. No, where there is no NVML to ask.
 static inline bool gpu_is_shared(int device) {
-#ifdef LAB_SIMULATED
-    (void)device;
-    return false;
-#else
+#ifndef LAB_SIMULATED
     char bus_id[32];
     void *handle = NULL, *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (nvml == NULL || cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device) != cudaSuccess)
-        return false;
-    int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
-    int (*find)(const char *, void **) =
-        (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
-    int (*count)(void *, unsigned *, void *) = (int (*)(void *, unsigned *, void *))dlsym(
-        nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
-    unsigned processes = 0;  // with room for none, "does not fit" means there is at least one
-    bool shared = init && find && count && init() == 0 && find(bus_id, &handle) == 0 &&
-                  count(handle, &processes, NULL) != 0 && processes > 0;
-    return shared;
+    if (nvml != NULL && cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device) == cudaSuccess) {
+        int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
+        int (*find)(const char *, void **) =
+            (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
+        int (*count)(void *, unsigned *, void *) = (int (*)(void *, unsigned *, void *))dlsym(
+            nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
+        unsigned room = 0;  // room for none: if they do not fit, there is at least one
+        return init && find && count && init() == 0 && find(bus_id, &handle) == 0 &&
+               count(handle, &room, NULL) != 0 && room > 0;
+    }
 #endif
+    (void)device;
+    return false;
 }
 
 static inline void lab_warnings(int device, const char *device_name) {
-    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
-    const char *loading = getenv("CUDA_MODULE_LOADING");
-    const char *mps = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *eager = getenv("CUDA_MODULE_LOADING");
     if (blocking != NULL && strcmp(blocking, "0") != 0)
         lab_warning("CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel; unset it");
-    if (loading != NULL && strcmp(loading, "EAGER") == 0)
+    if (eager != NULL && strcmp(eager, "EAGER") == 0)
         lab_warning("CUDA_MODULE_LOADING=EAGER: first launches look cheaper than they are");
     if (getenv("CUDA_DEVICE_MAX_CONNECTIONS") != NULL)
         lab_warning("CUDA_DEVICE_MAX_CONNECTIONS is set: streams may share one queue");
-    if (mps != NULL || access("/tmp/nvidia-mps/control", F_OK) == 0)
+    if (getenv("CUDA_MPS_PIPE_DIRECTORY") || access("/tmp/nvidia-mps/control", F_OK) == 0)
         lab_warning("MPS is running: the GPU may serve other processes between your launches");
     if (strstr(device_name, " MIG ") != NULL)
         lab_warning("this is a MIG slice: fewer SMs and copy engines than the whole GPU");
     if (gpu_is_shared(device))
-        lab_warning("another process is on this GPU: synchronized launches can take 30 x longer");
+        lab_warning("another process is on this GPU: a synchronized launch can take 30 x longer");
 #ifdef __CUDACC_DEBUG__
     lab_warning("built with -G: device code is about ten times slower than it should be");
 #endif
 }
 
-static double lab_started_us;
+static double lab_begun_us;
 
-// Prints the header and creates the context (0.3 s, so that no lab times it by accident).
-// Ends the program with 77 where there is no driver or no device.
+// Prints the header and creates the context: 0.3 s, which no lab shall time by accident. Ends
+// the program with 77 where there is no driver or no device.
 static inline void lab_begin(const char *number, const char *name) {
-    lab_started_us = now_us();
-    int devices = 0;
+    int devices = 0, device, driver, runtime;
+    struct cudaDeviceProp properties;
+    lab_begun_us = now_us();
     cudaError_t error = cudaGetDeviceCount(&devices);
     if (error != cudaSuccess || devices == 0) {
         printf("skipped %s %s: no CUDA device (%s)\n", number, name,
                error == cudaSuccess ? "none listed" : cudaGetErrorString(error));
         exit(EXIT_SKIPPED);
     }
-    int device, sms, major, minor, driver, runtime;
-    struct cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
-    printf("lab %s %s\n", number, name);
 #ifdef LAB_SIMULATED
-    printf("backend simulated\n");
+    printf("lab %s %s\nbackend simulated\n", number, name);
 #else
-    printf("backend hardware\n");
+    printf("lab %s %s\nbackend hardware\n", number, name);
 #endif
     printf("device %s, sm_%d%d, %d SMs, %.0f MHz, driver %d.%d, runtime %d.%d\n",
-           properties.name, major, minor, sms, peak_clock_mhz(), driver / 1000,
-           driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+           properties.name, properties.major, properties.minor, properties.multiProcessorCount,
+           device_attribute(cudaDevAttrClockRate) / 1e3, driver / 1000, driver % 1000 / 10,
+           runtime / 1000, runtime % 1000 / 10);
     lab_warnings(device, properties.name);
     fflush(stdout);
     CUDA_CHECK(cudaFree(0));
@@ -114,7 +106,7 @@ static inline void lab_begin(const char *number, const char *name) {
 
 // Without this last line the output counts as truncated.
 static inline void lab_end(const char *number, const char *name) {
-    printf("finished %s %s after %.2f s\n", number, name, (now_us() - lab_started_us) / 1e6);
+    printf("finished %s %s after %.2f s\n", number, name, (now_us() - lab_begun_us) / 1e6);
 }
 
 #endif

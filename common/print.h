@@ -6,10 +6,12 @@
 
 #include "samples.h"
 
-// Four figures that mean something, and never an exponent.
+// About four figures that mean something, and never an exponent.
 static inline const char *number_text(double value, char text[32]) {
     double size = fabs(value);
     int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.1 ? 3 : 5;
+    if (value == floor(value) && size < 1e9)
+        decimals = 0;  // counts, and whole numbers of cycles
     snprintf(text, 32, "%.*f", decimals, value);
     return text;
 }

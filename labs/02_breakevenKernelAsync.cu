@@ -13,7 +13,7 @@
 #include "../common/lab.h"
 
 enum {
-    LAUNCHES = 500,        // a batch
+    LAUNCHES = 300,        // a batch
     ROUNDS = 11,           // batches a point; each round visits every point, so that a slow
                            // moment of the host bends one round and not one point
     POINTS = 24,           // of the sweep

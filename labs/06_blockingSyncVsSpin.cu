@@ -57,9 +57,9 @@ static bool device_synchronize(cudaEvent_t event) {
     return true;
 }
 
-static void enqueue(double ms, cudaEvent_t start, cudaEvent_t stop) {
+static void enqueue(long long cycles, cudaEvent_t start, cudaEvent_t stop) {
     CUDA_CHECK(cudaEventRecord(start));
-    WaitKernel<<<1, 1>>>(cycles_for_us(1e3 * ms), d_waited);
+    WaitKernel<<<1, 1>>>(cycles, d_waited);
     CUDA_CHECK_LAUNCH();
     CUDA_CHECK(cudaEventRecord(stop));
 }
@@ -68,14 +68,14 @@ struct cost {
     struct samples wall, cpu, wake;
 };
 
-// Launches a kernel of `ms` milliseconds, waits for its end in the given way, and adds to
+// Launches a kernel of `cycles` cycles, waits for its end in the given way, and adds to
 // `cost`, in us: wall time, this thread's CPU time, and how much longer the wall time is than
 // the kernel's own by events: the launch, and the waiter's noticing the end.
-static void time_wait(double ms, cudaEvent_t start, cudaEvent_t stop,
+static void time_wait(long long cycles, cudaEvent_t start, cudaEvent_t stop,
                       bool (*wait)(cudaEvent_t), struct cost *cost) {
     double wall = NAN, cpu = NAN;
     float kernel = NAN;
-    (void)ms, (void)start, (void)wait;
+    (void)cycles, (void)start, (void)wait;
     if (stop != NULL) {
         // TODO(3): read now_us() and thread_cpu_us(), call enqueue, and call wait(stop). If it
         // answers true, store in wall and cpu what passed of each clock. (7 lines)
@@ -93,26 +93,29 @@ static void time_wait(double ms, cudaEvent_t start, cudaEvent_t stop,
 int main(void) {
     static struct cost spin[LENGTHS], block[LENGTHS], polled[LENGTHS], flag, flag_device;
     cudaEvent_t start, plain, sleeping;
+    long long cycles[LENGTHS];
 
     lab_begin("06", "blockingSyncVsSpin");
     CUDA_CHECK(cudaMalloc(&d_waited, sizeof *d_waited));
     CUDA_CHECK(cudaEventCreate(&start));
     CUDA_CHECK(cudaEventCreate(&plain));
     sleeping = sleeping_event();
-    enqueue(0.0, start, plain);  // warm up
+    for (int k = 0; k < LENGTHS; k++)
+        cycles[k] = cycles_for_us(1e3 * kernel_ms[k]);
+    enqueue(0, start, plain);  // warm up
     CUDA_CHECK(cudaDeviceSynchronize());
 
     for (int i = 0; i < REPEATS; i++)
         for (int k = 0; k < LENGTHS; k++) {
-            time_wait(kernel_ms[k], start, plain, synchronize, &spin[k]);
-            time_wait(kernel_ms[k], start, sleeping, synchronize, &block[k]);
-            time_wait(kernel_ms[k], start, plain, poll, &polled[k]);
+            time_wait(cycles[k], start, plain, synchronize, &spin[k]);
+            time_wait(cycles[k], start, sleeping, synchronize, &block[k]);
+            time_wait(cycles[k], start, plain, poll, &polled[k]);
         }
     // The device has a flag of that name too. Does it make a plain event's waiter sleep?
     CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
     for (int i = 0; i < REPEATS; i++) {
-        time_wait(10.0, start, plain, synchronize, &flag);
-        time_wait(10.0, start, plain, device_synchronize, &flag_device);
+        time_wait(cycles[2], start, plain, synchronize, &flag);
+        time_wait(cycles[2], start, plain, device_synchronize, &flag_device);
     }
 
     for (int k = 0; k < LENGTHS; k++) {
