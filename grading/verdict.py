@@ -52,8 +52,9 @@ def environment(output, process_wall=None):
 
 def judge(output, checks, reference=None, process_wall=None):
     """One Verdict a check. `reference` is the solution's Output on the same machine, or None."""
-    return [_judge(check, output, environment(output, process_wall),
-                   environment(reference) if reference else None) for check in checks]
+    here, there = environment(output, process_wall), environment(reference) if reference else None
+    todos = {check.name: check.todo for check in checks if check.todo}
+    return [_judge(check, output, here, there, todos) for check in checks]
 
 
 def with_todo(check, text):
@@ -63,27 +64,28 @@ def with_todo(check, text):
     return f"{text} (TODO({check.todo}))" if text else f"TODO({check.todo})"
 
 
-def not_measured(check, error, output):
+def not_measured(check, error, output, todos):
+    """The missing figure's own TODO is the one to do first, if a check of its name has one."""
     name = error.name or check.name
+    todo = todos.get(name, check.todo)
     if error.name is None:
         text = f"cannot be computed: {error}"
     elif name in output.unmeasured:
-        text = f"{name} is not measured yet: see TODO({check.todo})" if check.todo else \
-               f"{name} is not measured yet"
+        text = f"{name} is not measured yet"
     else:
-        text = f"the output has no {error}: has its line been removed or renamed?"
-    return Verdict(check, UNMEASURED, "", with_todo(check, text))
+        text = f"{error}: has its line been removed or renamed?"
+    return Verdict(check, UNMEASURED, "", f"{text}: see TODO({todo})" if todo else text)
 
 
-def _judge(check, output, environ, reference):
+def _judge(check, output, environ, reference, todos):
     if check.equals:
-        return _judge_word(check, output)
+        return _judge_word(check, output, todos)
     values, series = environ
     try:
         figures = _figures(check, values, series)
         wanted = check.recompute.evaluate(values, series) if check.recompute else None
     except NoValue as error:
-        return not_measured(check, error, output)
+        return not_measured(check, error, output, todos)
     unit = _unit(check, output)
     worst = max(figures, key=lambda figure: _outside(check, figure[0]))
     shown = f"{number_text(worst[0])} {unit}".rstrip()
@@ -119,10 +121,10 @@ def _judge(check, output, environ, reference):
     return Verdict(check, PASS, shown)
 
 
-def _judge_word(check, output):
+def _judge_word(check, output, todos):
     word = output.words.get(check.name)
     if word is None:
-        return not_measured(check, NoValue(check.name), output)
+        return not_measured(check, NoValue(check.name), output, todos)
     if word in check.equals:
         return Verdict(check, PASS, word)
     return Verdict(check, FAIL, word, with_todo(check, check.if_wrong))
