@@ -23,7 +23,7 @@ enum { EXIT_WRONG_RESULT = 1, EXIT_USAGE = 2, EXIT_CUDA_ERROR = 3, EXIT_SKIPPED 
 // A launch returns nothing; what was wrong with it (grid, block, shared memory, no code for
 // this GPU) is kept for cudaGetLastError, and a cudaDeviceSynchronize does not report it. The
 // check adds under 2 % to a launch: make bench.
-#define CUDA_CHECK_LAUNCH()                                                                  \
+#define CUDA_CHECK_LAUNCH()                                                                    \
     cuda_check(cudaGetLastError(), "kernel launch", __FILE__, __LINE__, __func__)
 
 static inline const char *cuda_error_hint(cudaError_t error) {
@@ -31,7 +31,7 @@ static inline const char *cuda_error_hint(cudaError_t error) {
     case cudaErrorNoDevice:
         return "no GPU is visible: does nvidia-smi list one? Is CUDA_VISIBLE_DEVICES set?";
     case cudaErrorInsufficientDriver:
-        return "driver missing or older than the toolkit: compare nvidia-smi and nvcc --version";
+        return "no driver, or older than the toolkit: compare nvidia-smi, nvcc --version";
     case cudaErrorMemoryAllocation:
         return "out of memory: nvidia-smi shows who holds it";
     case cudaErrorInvalidConfiguration:

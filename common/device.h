@@ -39,11 +39,11 @@ static inline bool gpu_is_shared(int device) {
     char bus_id[32];
     void *handle = NULL, *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (nvml != NULL && cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device) == cudaSuccess) {
-        int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
-        int (*find)(const char *, void **) =
-            (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
-        int (*count)(void *, unsigned *, void *) = (int (*)(void *, unsigned *, void *))dlsym(
-            nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
+        typedef int init_fn(void), find_fn(const char *, void **),
+            count_fn(void *, unsigned *, void *);
+        init_fn *init = (init_fn *)dlsym(nvml, "nvmlInit_v2");
+        find_fn *find = (find_fn *)dlsym(nvml, "nvmlDeviceGetHandleByPciBusId_v2");
+        count_fn *count = (count_fn *)dlsym(nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
         unsigned room = 0;  // room for none: if they do not fit, there is at least one
         return init && find && count && init() == 0 && find(bus_id, &handle) == 0 &&
                count(handle, &room, NULL) != 0 && room > 0;
@@ -54,10 +54,11 @@ static inline bool gpu_is_shared(int device) {
 }
 
 static inline void lab_warnings(int device, const char *device_name) {
-    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *eager = getenv("CUDA_MODULE_LOADING");
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    const char *loading = getenv("CUDA_MODULE_LOADING");
     if (blocking != NULL && strcmp(blocking, "0") != 0)
         lab_warning("CUDA_LAUNCH_BLOCKING is set: every launch waits for its kernel; unset it");
-    if (eager != NULL && strcmp(eager, "EAGER") == 0)
+    if (loading != NULL && strcmp(loading, "EAGER") == 0)
         lab_warning("CUDA_MODULE_LOADING=EAGER: first launches look cheaper than they are");
     if (getenv("CUDA_DEVICE_MAX_CONNECTIONS") != NULL)
         lab_warning("CUDA_DEVICE_MAX_CONNECTIONS is set: streams may share one queue");
@@ -66,7 +67,7 @@ static inline void lab_warnings(int device, const char *device_name) {
     if (strstr(device_name, " MIG ") != NULL)
         lab_warning("this is a MIG slice: fewer SMs and copy engines than the whole GPU");
     if (gpu_is_shared(device))
-        lab_warning("another process is on this GPU: a synchronized launch can take 30 x longer");
+        lab_warning("another process is on this GPU: synchronizing can take 30 x longer");
 #ifdef __CUDACC_DEBUG__
     lab_warning("built with -G: device code is about ten times slower than it should be");
 #endif

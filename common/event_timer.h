@@ -7,7 +7,7 @@
 //     event_timer_stop(&timer, stream);
 //     double us = event_timer_us(&timer);  // waits for the second press
 //
-// It waits, so it belongs round a whole measurement and not into a pipeline's loop.
+// Reading it waits, so it belongs round a whole measurement, not into a pipeline's loop.
 #ifndef LAB_EVENT_TIMER_H
 #define LAB_EVENT_TIMER_H
 

@@ -46,6 +46,8 @@ static inline double samples_quantile(const struct samples *s, double q) {
     return sorted[below] + (place - below) * (sorted[above] - sorted[below]);
 }
 
-static inline double samples_median(const struct samples *s) { return samples_quantile(s, 0.5); }
+static inline double samples_median(const struct samples *s) {
+    return samples_quantile(s, 0.5);
+}
 
 #endif

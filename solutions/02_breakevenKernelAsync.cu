@@ -64,8 +64,8 @@ static double crossing(const int *cycles, const double *us, int count, double le
     // BEGIN SOLUTION
     for (int i = 1; i < count && isnan(at); i++)
         if (us[i] >= level)
-            at = cycles[i - 1] + (level - us[i - 1]) / (us[i] - us[i - 1]) *
-                                     (cycles[i] - cycles[i - 1]);
+            at = cycles[i - 1] +
+                 (level - us[i - 1]) / (us[i] - us[i - 1]) * (cycles[i] - cycles[i - 1]);
     // END SOLUTION
     return at;
 }
