@@ -12,9 +12,9 @@
 #include "../common/lab.h"
 
 enum {
-    KERNEL_US = 500,     // long beside a launch, short enough to repeat
-    REPEATS = 9,         // readings of each figure
-    ITERATIONS = 20,     // kernels between one pair of events
+    KERNEL_US = 500,  // long beside a launch, short enough to repeat
+    REPEATS = 9,      // readings of each figure
+    ITERATIONS = 20,  // kernels between one pair of events
     NULL_LAUNCHES = 1000,
 };
 

@@ -14,9 +14,9 @@
 #include "../common/lab.h"
 
 enum {
-    N = 1 << 16,   // elements; so few that copying them is nothing beside the producer
+    N = 1 << 16,  // elements; so few that copying them is nothing beside the producer
     THREADS = 256,
-    BLOCKS = 8,    // leaves room on every GPU for the other streams' kernels
+    BLOCKS = 8,  // leaves room on every GPU for the other streams' kernels
     PRODUCER_US = 2000,
     BYSTANDER_US = 500,
     REPEATS = 9,
