@@ -47,14 +47,10 @@ static inline const char *cuda_error_hint(cudaError_t error) {
     case cudaErrorMisalignedAddress:
     case cudaErrorLaunchFailure:
         return "an EARLIER kernel broke the context, not this call: run compute-sanitizer";
-    case cudaErrorLaunchTimeout:
-        return "a GPU that drives a display stops kernels after a few seconds";
     case cudaErrorInvalidResourceHandle:
         return "an event never recorded, without timing, or of another device";
     case cudaErrorNotReady:
         return "the work is still running: synchronize with the event first";
-    case cudaErrorDevicesUnavailable:
-        return "another process holds the GPU in exclusive mode";
     case cudaErrorStreamCaptureUnsupported:
         return "this call is not allowed while a stream is being captured";
     default:

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT
 // A stopwatch whose two presses are carried out by the GPU, in the order of one stream.
 //
-//     struct event_timer timer = event_timer_create();
 //     event_timer_start(&timer, stream);
 //     Kernel<<<grid, block, 0, stream>>>();
 //     event_timer_stop(&timer, stream);
-//     double us = event_timer_us(&timer);  // waits for the second press
-//
-// Reading it waits, so it belongs round a whole measurement, not into a pipeline's loop.
+//     double us = event_timer_us(&timer);  // waits for the second press: not for a hot loop
 #ifndef LAB_EVENT_TIMER_H
 #define LAB_EVENT_TIMER_H
 
