@@ -13,7 +13,6 @@ and arithmetic carries the interval along: that is how the grader tells "wrong" 
 to say". Python's parser reads the formula; a whitelist of nodes is walked, nothing is executed.
 """
 import ast
-import statistics
 
 LONGEST = 500  # characters; also keeps the parse tree shallow
 
@@ -58,7 +57,10 @@ def extreme(pick):
 
 
 def middle(*args):
-    return tuple(statistics.median(a[k] for a in args) for k in range(3))
+    def median(numbers):
+        numbers = sorted(numbers)
+        return (numbers[len(numbers) // 2] + numbers[(len(numbers) - 1) // 2]) / 2
+    return tuple(median(a[k] for a in args) for k in range(3))
 
 
 # Functions of a series, given as a list of (parameter, value), and of plain numbers.
@@ -67,7 +69,7 @@ def slope(points, level=float("-inf")):
     kept = [(x, y) for x, y in points if y >= level]
     if len({x for x, _ in kept}) < 2:
         raise NoValue(None, "fewer than two points to draw a slope through")
-    mx, my = statistics.fmean(x for x, _ in kept), statistics.fmean(y for _, y in kept)
+    mx, my = sum(x for x, _ in kept) / len(kept), sum(y for _, y in kept) / len(kept)
     return sum((x - mx) * (y - my) for x, y in kept) / sum((x - mx) ** 2 for x, _ in kept)
 
 

@@ -10,69 +10,18 @@ The report goes to standard output, progress to standard error. The checks are i
 """
 import argparse
 import json
-import os
-import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import output  # noqa: E402
 import ranges  # noqa: E402
-import runner  # noqa: E402
 import verdict  # noqa: E402
+from graded import Graded, grade_data  # noqa: E402
 
 WIDTH = 80
-REFERENCE_AGE = 30 * 60  # seconds; "the same machine minutes ago" is older than that no more
 FULL, BELOW, USAGE, COULD_NOT = 0, 1, 2, 3
-
-
-class Graded:
-    """One lab's grade: verdicts, or the error for which there are none."""
-
-    def __init__(self, source, stem=None):
-        self.source, self.stem, self.output, self.error = source, stem, None, ""
-        self.verdicts, self.notes, self.points_of = [], [], 0
-
-    @property
-    def earned(self):
-        return sum(v.earned for v in self.verdicts)
-
-    @property
-    def skipped(self):
-        return self.output.skipped if self.output else None
-
-    def as_dict(self):
-        out = self.output
-        return {"source": self.source, "lab": self.stem, "error": self.error or None,
-                "skipped": self.skipped, "backend": out.backend if out else None,
-                "device": out.device if out else None, "points": self.earned,
-                "of": self.points_of, "notes": self.notes,
-                "checks": [v.as_dict() for v in self.verdicts]}
-
-
-def grade_data(data, source, ranges_folder, stem=None, reference=None, process_wall=None):
-    """Grade one output, given as bytes. Never raises for what the bytes or a range file hold."""
-    graded = Graded(source, stem)
-    try:
-        if stem:
-            graded.points_of = sum(c.points for c in ranges.load(stem, ranges_folder))
-        graded.output = out = output.parse(data, source)
-        graded.notes = out.notes + [f"warning: {text}" for text in out.warnings]
-        if stem and out.stem != stem:
-            raise output.OutputError("malformed", source, f"is the output of {out.stem}, not of "
-                                     f"{stem}")
-        graded.stem = out.stem
-        if out.skipped is None:
-            checks = ranges.load(out.stem, ranges_folder)
-            graded.points_of = sum(c.points for c in checks)
-            graded.verdicts = verdict.judge(out, checks, reference, process_wall)
-        else:
-            graded.points_of = 0
-    except (output.OutputError, ranges.RangeError) as error:
-        graded.output, graded.error = None, str(error)
-    return graded
 
 
 def check(options):
@@ -86,66 +35,6 @@ def check(options):
             graded.error = f"{path}: {error.strerror}: run the lab first (make run)"
         else:
             graded = grade_data(data, path, options.ranges)
-        grades.append(graded)
-    return grades
-
-
-def build(folder, labs, backend):
-    """Build what is out of date; what fails keeps no program, only its log."""
-    jobs = str(os.cpu_count() or 1)
-    subprocess.run(["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
-                   + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), cwd=runner.KIT,
-                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def reference_for(stem, options, bus_id):
-    """The solution's Output on this machine, run now unless it was minutes ago; None if it fails."""
-    if runner.short_name(options.dir) == "solutions" or options.no_reference:
-        return None
-    kept = runner.results_of(runner.KIT / "solutions", options.backend) / f"{stem}.txt"
-    program = runner.program_of(stem, runner.KIT / "solutions", options.backend)
-    fresh = kept.exists() and program.exists() and max(
-        time.time() - REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime
-    if not fresh:
-        print(f"  the solution first, to compare with on this machine: {stem}", file=sys.stderr)
-        with runner.alone(bus_id):
-            run = runner.run_lab(program)
-        if run.problem or run.code != 0:
-            print(f"  no comparison: the solution {run.problem or 'was skipped'}", file=sys.stderr)
-            return None
-        runner.save(kept, run.out)
-    try:
-        return output.read(kept)
-    except output.OutputError:
-        return None
-
-
-def run(options):
-    folder = Path(options.dir)
-    stems = runner.find_labs(folder, options.lab)
-    print(f"building {runner.short_name(folder)} ...", file=sys.stderr, flush=True)
-    build(folder.resolve(), stems, options.backend)
-    if not options.no_reference and runner.short_name(folder) != "solutions":
-        build(runner.KIT / "solutions", stems, options.backend)
-    bus_id, grades, begun = runner.device_for(options.backend), [], time.monotonic()
-    for place, stem in enumerate(stems, 1):
-        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
-              file=sys.stderr, flush=True)
-        reference = reference_for(stem, options, bus_id)
-        for attempt in range(1, options.attempts + 1):
-            with runner.alone(bus_id):
-                result = runner.run_lab(runner.program_of(stem, folder, options.backend))
-            kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
-            if result.out:
-                runner.save(kept, result.out)
-            source = os.path.relpath(kept, runner.KIT)
-            graded = grade_data(result.out, source, options.ranges, stem, reference, result.wall)
-            if result.problem:
-                graded.verdicts, graded.output = [], None
-                graded.error = f"{stem}: {result.problem}"
-            if not any(v.state == verdict.INCONCLUSIVE for v in graded.verdicts):
-                break
-            print(f"  attempt {attempt}: too noisy to say", file=sys.stderr)
         grades.append(graded)
     return grades
 
@@ -216,11 +105,15 @@ def main():
     two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
     options = parser.parse_args()
-    try:
-        grades = {"check": check, "run": run}[options.command](options)
-    except runner.UsageError as error:
-        print(error, file=sys.stderr)
-        return USAGE
+    if options.command == "check":
+        grades = check(options)
+    else:
+        import run  # here, so that a check of one file does not wait for its modules
+        try:
+            grades = run.run(options)
+        except run.runner.UsageError as error:
+            print(error, file=sys.stderr)
+            return USAGE
     if options.format == "json":
         print(json.dumps({"points": sum(g.earned for g in grades),
                           "of": sum(g.points_of for g in grades),
