@@ -11,6 +11,10 @@ V       ?= 0
 PYTHON  ?= python3
 Q       := $(if $(filter 1,$(V)),,@)
 
+ifeq ($(filter cuda,$(BACKEND)),)
+$(error BACKEND is cuda, not '$(BACKEND)')
+endif
+
 # nvcc: NVCC, CUDA_HOME, PATH, the usual place, in this order.
 NVCC ?= $(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME))) \
           $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
@@ -30,24 +34,23 @@ programs := $(patsubst $(DIR)/%.cu,$(out)/%,$(labs))
 .PHONY: help build run grade record starters starters-check test bench clean check-nvcc FORCE
 
 help:
-	@echo 'make grade [DIR=solutions]   build, run and grade; the report says what each figure means'
-	@echo 'make run [LAB=01]            build and run; outputs go to results/ too'
-	@echo 'make build                   only compile'
-	@echo 'make record MACHINE=my-gpu   keep the outputs in worksheets/recorded/my-gpu/'
-	@echo 'make test                    everything that needs no GPU'
-	@echo 'make bench                   what an error check adds to a launch (needs a GPU)'
-	@echo 'make starters                labs/ from solutions/; starters-check only compares'
-	@echo 'make clean                   remove build/ and results/'
+	@echo 'make grade          build, run and grade; says what each figure means'
+	@echo 'make run            build and run; outputs go to results/ too'
+	@echo 'make build          only compile'
+	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
+	@echo 'make test           everything that needs no GPU'
+	@echo 'make bench          what an error check adds to a launch (needs a GPU)'
+	@echo 'make starters       make labs/ from solutions/; starters-check compares'
+	@echo 'make clean          remove build/ and results/'
 	@echo
-	@echo 'LAB=NN       one lab (all without it)      DIR=labs       labs, solutions or a path'
-	@echo 'ARCH=native  the GPU to build for: sm_NN   NVCC=PATH      the compiler to use'
-	@echo 'V=1          show the commands             BACKEND=cuda   what runs the labs'
+	@echo 'LAB=01        one lab; all without it     ARCH=sm_90    default: native'
+	@echo 'DIR=solutions default: labs; or a path    NVCC=PATH     compiler to use'
+	@echo 'BACKEND=cuda  what runs the labs          V=1           show commands'
 
 build: $(if $(filter cuda,$(BACKEND)),check-nvcc) $(programs)
 	$(if $(labs),,$(error no lab $(LAB) in DIR=$(DIR): a lab is a file NN_name.cu))
 
 check-nvcc:
-	$(if $(filter cuda,$(BACKEND)),,$(error BACKEND is cuda, not '$(BACKEND)'))
 	$(if $(NVCC),,$(error no nvcc found: install the CUDA Toolkit, or say NVCC=/path/to/nvcc))
 
 # The stamp holds the compiler and its flags: when they change, so does it, and all is rebuilt.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Host clocks, in microseconds, and a way to move from core to core.
-#ifndef LAB_CLOCK_H
-#define LAB_CLOCK_H
+#pragma once
 
 #include <sched.h>
 #include <time.h>
@@ -33,5 +32,3 @@ static inline void move_to_core(int n) {
             sched_setaffinity(0, sizeof one, &one);
         }
 }
-
-#endif

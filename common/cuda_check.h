@@ -9,8 +9,7 @@
 // those that students meet, and end the program with exit code 3: no figure can follow an
 // error. The argument is evaluated once, and both are expressions: safe in an if without
 // braces.
-#ifndef CUDA_CHECK_H
-#define CUDA_CHECK_H
+#pragma once
 
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -70,5 +69,3 @@ static inline void cuda_check(cudaError_t error, const char *what, const char *f
         fprintf(stderr, "  hint: %s\n", hint);
     exit(EXIT_CUDA_ERROR);
 }
-
-#endif

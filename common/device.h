@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The header that every lab prints, with a warning for whatever would spoil its figures, and
 // the clock rate. lab_begin first, lab_end last.
-#ifndef LAB_DEVICE_H
-#define LAB_DEVICE_H
+#pragma once
 
 #include "clock.h"
 #include "cuda_check.h"
@@ -109,5 +108,3 @@ static inline void lab_begin(const char *number, const char *name) {
 static inline void lab_end(const char *number, const char *name) {
     printf("finished %s %s after %.2f s\n", number, name, (now_us() - lab_begun_us) / 1e6);
 }
-
-#endif

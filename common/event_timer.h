@@ -5,8 +5,7 @@
 //     Kernel<<<grid, block, 0, stream>>>();
 //     event_timer_stop(&timer, stream);
 //     double us = event_timer_us(&timer);  // waits for the second press: not for a hot loop
-#ifndef LAB_EVENT_TIMER_H
-#define LAB_EVENT_TIMER_H
+#pragma once
 
 #include "cuda_check.h"
 
@@ -42,5 +41,3 @@ static inline void event_timer_destroy(struct event_timer *timer) {
     CUDA_CHECK(cudaEventDestroy(timer->start));
     CUDA_CHECK(cudaEventDestroy(timer->stop));
 }
-
-#endif

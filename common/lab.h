@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // All that the labs share: error check, clocks, samples, printed lines, device header, event
 // timer. What a lab teaches stands in the lab.
-#ifndef LAB_H
-#define LAB_H
+#pragma once
 
 #include "clock.h"
 #include "cuda_check.h"
@@ -10,5 +9,3 @@
 #include "event_timer.h"
 #include "print.h"
 #include "samples.h"
-
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The lines that a script can read back. A NAN is a TODO that is not done yet and prints
 // `unmeasured`. Units are one of: ns us ms s x % count cycles MHz GB/s.
-#ifndef LAB_PRINT_H
-#define LAB_PRINT_H
+#pragma once
 
 #include "samples.h"
 
@@ -66,5 +65,3 @@ static inline void print_observed(const char *name, const char *word) {
     else
         printf("observed %s = %s\n", name, word);
 }
-
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A handful of readings of one thing, and what to say of them: the median, because one
 // interrupt must not move it, and the spread, because a figure without it says nothing.
-#ifndef LAB_SAMPLES_H
-#define LAB_SAMPLES_H
+#pragma once
 
 #include <math.h>
 #include <stdio.h>
@@ -49,5 +48,3 @@ static inline double samples_quantile(const struct samples *s, double q) {
 static inline double samples_median(const struct samples *s) {
     return samples_quantile(s, 0.5);
 }
-
-#endif

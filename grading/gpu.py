@@ -54,6 +54,24 @@ def open_lock(path):
     raise OSError(errno.EBUSY, "is made and removed again and again", path)
 
 
+def wait_for(fd, bus_id):
+    """Take the lock; until then say so, once a second on a terminal and seldom in a log."""
+    begun, said = time.monotonic(), -60.0
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            waited = time.monotonic() - begun
+            if waited - said >= (1 if sys.stderr.isatty() else 60):
+                said = waited
+                print(f"waiting for another measuring program on GPU {bus_id}, {waited:.0f} s",
+                      end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
+            time.sleep(0.2)
+    if said >= 0 and sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
 @contextlib.contextmanager
 def locked(bus_id, folder=None):
     """Hold the lock of one GPU; wait for it, and say so, while another program measures."""
@@ -65,18 +83,7 @@ def locked(bus_id, folder=None):
     except OSError as error:
         sys.exit(f"{path}: {error.strerror}: the GPU cannot be locked; ask who made it to remove it")
     try:
-        begun = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waited = time.monotonic() - begun
-                print(f"\rwaiting for another measuring program on GPU {bus_id}, {waited:.0f} s ",
-                      end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
-                time.sleep(1.0 if sys.stderr.isatty() or waited < 1 else 10.0)
-        if time.monotonic() - begun > 0.5 and sys.stderr.isatty():
-            print(file=sys.stderr)
+        wait_for(fd, bus_id)
         yield
     finally:
         os.close(fd)

@@ -47,6 +47,8 @@ def grade_data(data, source, ranges_folder, stem=None, reference=None, process_w
             graded.verdicts = verdict.judge(out, checks, reference, process_wall)
         else:
             graded.points_of = 0
+    except ranges.NoSuchLab as error:
+        graded.output, graded.error = None, f"{source}: {error}"
     except (output.OutputError, ranges.RangeError) as error:
         graded.output, graded.error = None, str(error)
     return graded

@@ -134,7 +134,11 @@ def parse(data, where):
     text, notes = decode(data, where)
     out, finished_at = Output(), None
     out.notes = notes
-    for line_number, line in enumerate(text.split("\n"), 1):
+    lines = text.split("\n")
+    last = lines.pop().rstrip()  # what stands after the last line end: whole only if it says so
+    if LAB.fullmatch(last):
+        lines.append(last)
+    for line_number, line in enumerate(lines, 1):
         at, line = f"{where}:{line_number}", line.rstrip()
         if line.startswith("warning "):
             out.warnings.append(line[len("warning "):])

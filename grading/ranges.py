@@ -36,6 +36,10 @@ class RangeError(Exception):
     """A mistake in a range file; the text says file, line and what is wrong."""
 
 
+class NoSuchLab(RangeError):
+    """There is no range file of that name."""
+
+
 class Check:
     """One section. Numbers are floats or None; formula and recompute are Formula or None."""
 
@@ -60,7 +64,7 @@ def load(stem, folder=HERE):
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RangeError(f"{path}: there is no such lab: no range file of that name") from None
+        raise NoSuchLab(f"there is no such lab: no {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RangeError(f"{path}: cannot be read: {error}") from None
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=True,
