@@ -468,7 +468,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     if (capturing(stream))
         return capture_forbids(stream);
     if (!stream_done(stream, stream->last_seq))
-        return fail(cudaErrorNotReady);
+        return cudaErrorNotReady;  // an answer, not kept as the last error
     order_join(&sim.host, &stream->order);
     return cudaSuccess;
 }
@@ -769,7 +769,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
         return fail(cudaErrorCapturedEvent);
     }
     if (!event_done(event))
-        return fail(cudaErrorNotReady);
+        return cudaErrorNotReady;  // an answer, not kept as the last error
     order_join(&sim.host, &event->order);
     return cudaSuccess;
 }
@@ -799,7 +799,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
         (start->flags | stop->flags) & cudaEventDisableTiming)
         return fail(cudaErrorInvalidResourceHandle);
     if (!event_done(start) || !event_done(stop))
-        return fail(cudaErrorNotReady);
+        return cudaErrorNotReady;  // an answer, not kept as the last error
     *ms = (float)((stop->stamp - start->stamp) / 1e3);
     return cudaSuccess;
 }

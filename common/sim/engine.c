@@ -47,9 +47,9 @@ void op_free(struct op *op) {
         graph_run_free(op->run);
     op->run = NULL;
     free(op->launch);
-    free(op->after);
+    pages_free(op->pages);
     free(op->staged);
-    op->launch = NULL, op->after = NULL, op->staged = NULL;
+    op->launch = NULL, op->pages = NULL, op->staged = NULL;
     op->next = op_pool;
     op_pool = op;
 }
@@ -428,6 +428,7 @@ void gpu_advance(double until) {
     while (gpu_step(until))
         ;
     sim.gpu = fmax(sim.gpu, until);
+    allocations_close();
 }
 
 void engine_abort(void) {

@@ -4,8 +4,11 @@
 //
 // What it writes must become visible at its simulated end, but its length must be known at
 // its start. So the first time that a kernel is launched in a certain way, its body runs at
-// the start, its writes are taken back, and put in place at the end. From then on the length
-// is known and the body simply runs at the end.
+// the start and is watched: which bytes it touches is noted, its writes are taken back and put
+// in place at the end. From then on all that is known, and the body simply runs at the end.
+//
+// The watching is done by the compiler: -fsanitize=thread puts a call before each load and
+// store, and the functions called are those at the end of this file, not the sanitizer's.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -22,7 +25,8 @@ enum {
     FINENESS = 1024,     // a wait overshoots by at most one part in this
     RUNS_MAX = 64,
     CACHE = 4096,
-    SMALL_BYTES = 4096,  // allocations up to this are compared to see if anything was written
+    PAGE = 4096,
+    TOUCHED_MAX = 64,
 };
 
 uint3 threadIdx, blockIdx;
@@ -36,12 +40,14 @@ struct kernel {
     const char *name;
     bool loaded[DEVICES_MAX];
     int max_dynamic_shared;
-    bool plain;    // has run and never read a clock
+    unsigned id;
+    bool barriers; // it calls __syncthreads
     bool uneven;   // its threads do not all wait alike
     bool unsteady; // the same launch took different numbers of cycles
     struct kernel *next;
 };
 static struct kernel *kernels[256];
+static unsigned kernel_count;
 
 struct kernel *kernel_find(const void *function, const char *name) {
     struct kernel **head = &kernels[((uintptr_t)function >> 4) % 256];
@@ -51,6 +57,7 @@ struct kernel *kernel_find(const void *function, const char *name) {
     struct kernel *k = calloc(1, sizeof *k);
     k->function = function;
     k->name = name;
+    k->id = ++kernel_count;
     k->max_dynamic_shared = (int)param.shared_per_block_kib << 10;
     k->next = *head;
     return *head = k;
@@ -92,6 +99,8 @@ static struct {
     double ghz;
 } body;
 
+static int fiber_current = -1;  // -1 where threads simply run one after another
+
 static void run_ended(void) {
     if (body.noting && thread.index >= 0 && thread.index < RUNS_MAX) {
         struct run *run = &body.run[thread.index];
@@ -120,7 +129,7 @@ static int64_t read_clock(const void *place) {
         thread.index++;
     }
     thread.reads++;
-    int64_t step = (thread.cycles - thread.start) / FINENESS;
+    int64_t step = (thread.cycles - thread.start) / (fiber_current < 0 ? FINENESS : 128);
     if (step < READ_CYCLES)
         step = READ_CYCLES;
     int64_t next = thread.cycles + step;
@@ -183,7 +192,11 @@ void __nanosleep(unsigned ns) {
 }
 
 // ---- Blocks whose threads meet at __syncthreads ------------------------------------------
-// Each thread becomes a fiber that runs until the next barrier.
+// Each thread becomes a fiber that runs until the next barrier. A kernel is found out when its
+// first thread comes to its first barrier; its body then begins again, in fibers.
+static sigjmp_buf escape;
+enum { ESCAPE_FAULT = 1, ESCAPE_BARRIER };
+
 enum { FIBER_STACK = 64 << 10, FIBERS_MAX = 1024 };
 static struct fiber {
     ucontext_t context;
@@ -193,20 +206,20 @@ static struct fiber {
 } *fibers;
 static char *fiber_stacks;
 static ucontext_t fiber_home;
-static int fiber_current = -1;
-static void (*fiber_thread)(const void *, const void *);
-static const void *fiber_function, *fiber_args;
+static const struct sim_launch *fiber_launch;
 
 static void fiber_main(void) {
-    fiber_thread(fiber_function, fiber_args);
+    fiber_launch->run_thread(fiber_launch->function, fiber_launch->args);
     fibers[fiber_current].cycles = 0;
     fibers[fiber_current].done = true;
 }
 
 void __syncthreads(void) {
     not_in_kernel("__syncthreads");
-    if (fiber_current < 0)
-        die("__syncthreads in a header: the simulated device sees it in .cu files only");
+    if (fiber_current < 0) {
+        body.op->kernel->barriers = true;
+        siglongjmp(escape, ESCAPE_BARRIER);
+    }
     fibers[fiber_current].cycles = thread.cycles;
     swapcontext(&fibers[fiber_current].context, &fiber_home);
 }
@@ -223,14 +236,13 @@ static void fiber_make(int i) {
     fiber->done = false;
 }
 
-void sim_block_with_barriers(void (*thread_body)(const void *, const void *),
-                             const void *function, const void *args) {
+static void block_with_barriers(const struct sim_launch *launch) {
     int count = (int)(blockDim.x * blockDim.y * blockDim.z), left = count;
     if (fibers == NULL) {
         fibers = calloc(FIBERS_MAX, sizeof *fibers);
         fiber_stacks = malloc((size_t)FIBERS_MAX * FIBER_STACK);
     }
-    fiber_thread = thread_body, fiber_function = function, fiber_args = args;
+    fiber_launch = launch;
     for (int i = 0; i < count; i++)
         fiber_make(i);
     int64_t barrier = 0;
@@ -256,7 +268,6 @@ void sim_block_with_barriers(void (*thread_body)(const void *, const void *),
 }
 
 // ---- Faults -------------------------------------------------------------------------------
-static sigjmp_buf escape;
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
@@ -264,7 +275,7 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     if (sim.in_kernel && number != SIGFPE) {
         if (allocation_open(info->si_addr))
             return;  // device memory is closed to the host, and opened where a kernel needs it
-        siglongjmp(escape, 1);
+        siglongjmp(escape, ESCAPE_FAULT);
     }
     const char *what = "";
     if (number == SIGFPE && sim.in_kernel)
@@ -290,194 +301,323 @@ void install_signal_handlers(void) {
     sigaction(SIGFPE, &action, NULL);
 }
 
-// ---- Bodies ------------------------------------------------------------------------------
-// Bytes that a body changed ahead of time: the memory as it was and as it left it.
-struct after {
-    int count;
-    struct {
-        char *base;
-        size_t bytes;
-        char *before, *after;
-    } part[SIM_ARGS_MAX];
+// ---- Watching what a body touches -----------------------------------------------------------
+struct range {
+    char *begin, *end;
 };
+struct touched {
+    struct allocation *allocation;
+    struct range read, written;
+};
+static struct touched touched[TOUCHED_MAX];
+static int touched_count, touched_latest;
+static bool watching;
 
-static struct {
+// The pages that a body wrote to, as they were before and as it left them.
+struct page {
+    struct page *next;
+    char *at;
+    char before[PAGE], after[PAGE];
+};
+static struct page *pages;
+
+static void widen(struct range *range, char *begin, char *end) {
+    if (range->begin == NULL || begin < range->begin)
+        range->begin = begin;
+    if (end > range->end)
+        range->end = end;
+}
+
+// Before the first write to a page, keep it.
+static void keep_page(struct allocation *a, char *address) {
+    size_t number = (size_t)(address - a->mapping) / PAGE;
+    if (a->kept == NULL)
+        a->kept = calloc(a->mapped / PAGE, 1);
+    if (a->kept[number])
+        return;
+    a->kept[number] = 1;
+    struct page *page = malloc(sizeof *page);
+    page->at = a->mapping + number * PAGE;
+    memcpy(page->before, page->at, PAGE);
+    page->next = pages;
+    pages = page;
+}
+
+static void watch(void *pointer, size_t bytes, bool writes) {
+    char *begin = pointer, *end = begin + bytes;
+    struct touched *t = &touched[touched_latest];
+    if (touched_count == 0 || begin < t->allocation->base ||
+        end > t->allocation->base + t->allocation->bytes) {
+        struct allocation *a = allocation_at(pointer);
+        if (a == NULL || a->symbol || end > a->base + a->bytes)
+            return;  // a local or shared variable, or an access that is about to fault
+        int i = 0;
+        while (i < touched_count && touched[i].allocation != a)
+            i++;
+        if (i == TOUCHED_MAX)
+            return;
+        t = &touched[touched_latest = i];
+        if (i == touched_count) {
+            *t = (struct touched){.allocation = a};
+            touched_count++;
+            allocation_open(begin);
+        }
+    }
+    widen(writes ? &t->written : &t->read, begin, end);
+    if (writes)
+        for (char *at = begin; at < end; at += PAGE - (at - t->allocation->mapping) % PAGE)
+            keep_page(t->allocation, at);
+}
+
+static void take_back(void) {
+    for (struct page *page = pages; page != NULL; page = page->next) {
+        memcpy(page->after, page->at, PAGE);
+        memcpy(page->at, page->before, PAGE);
+    }
+    for (int i = 0; i < touched_count; i++) {
+        free(touched[i].allocation->kept);
+        touched[i].allocation->kept = NULL;
+    }
+}
+
+// Only what the body changed is put in place: others may have written the rest since.
+static void put_in_place(struct page *page) {
+    for (struct page *next; page != NULL; page = next) {
+        next = page->next;
+        if (allocation_at(page->at + PAGE - 1) != NULL) {
+            allocation_open(page->at + PAGE - 1);
+            for (int i = 0; i < PAGE; i++)
+                if (page->after[i] != page->before[i])
+                    page->at[i] = page->after[i];
+        }
+        free(page);
+    }
+}
+
+void pages_free(struct page *page) {
+    for (struct page *next; page != NULL; page = next) {
+        next = page->next;
+        free(page);
+    }
+}
+
+// ---- Bodies ------------------------------------------------------------------------------
+// What the first launch of a kind showed.
+static struct seen {
     uint64_t key;
     int64_t cycles;
-    bool known;
+    bool known, reads_clock;
+    int touched_count;
+    struct touched *touched;
 } cache[CACHE];
 
-static void run_body(struct op *op) {
-    const struct sim_launch *launch = op->launch;
-    sim.in_kernel = true;
-    body.op = op;
+static void run_blocks(const struct sim_launch *launch, bool barriers) {
     body.runs = 0;
     body.noting = true;
     body.most_cycles = 0;
     body.read_clock = false;
-    body.ghz = clock_ghz(op->device, op->start);
     sim_clock_reads = 0;
     memset(&thread, 0, sizeof thread);
     thread.index = -1;
-    gridDim = launch->grid;
-    blockDim = launch->block;
-    if (sigsetjmp(escape, 1) == 0) {
-        for (unsigned z = 0; z < gridDim.z; z++)
-            for (unsigned y = 0; y < gridDim.y; y++)
-                for (unsigned x = 0; x < gridDim.x; x++) {
-                    blockIdx = (uint3){x, y, z};
+    for (unsigned z = 0; z < gridDim.z; z++)
+        for (unsigned y = 0; y < gridDim.y; y++)
+            for (unsigned x = 0; x < gridDim.x; x++) {
+                blockIdx = (uint3){x, y, z};
+                if (barriers)
+                    block_with_barriers(launch);
+                else
                     launch->run_block(launch->function, launch->args);
-                }
-    } else
+            }
+}
+
+static void run_body(struct op *op, bool watched) {
+    sim.in_kernel = true;
+    body.op = op;
+    body.ghz = clock_ghz(op->device, op->start);
+    gridDim = op->launch->grid;
+    blockDim = op->launch->block;
+    touched_count = touched_latest = 0;
+    watching = watched;
+    switch (sigsetjmp(escape, 1)) {
+    case ESCAPE_FAULT:
         op->fault = cudaErrorIllegalAddress;
+        break;
+    case ESCAPE_BARRIER:
+        for (struct page *page = pages; page != NULL; page = page->next)
+            memcpy(page->at, page->before, PAGE);
+        // fall through
+    default:
+        run_blocks(op->launch, op->kernel->barriers);
+    }
+    watching = false;
     sim.in_kernel = false;
     fiber_current = -1;
     op->ran = true;
 }
 
+// Launches of one kernel with the same shape and arguments are of a kind. Addresses differ
+// from run to run of the program, so a pointer counts as a place in a numbered allocation.
 static uint64_t launch_key(const struct op *op) {
     const struct sim_launch *l = op->launch;
-    const uint64_t part[] = {(uintptr_t)l->function, l->grid.x, l->grid.y, l->grid.z,
-                             l->block.x, l->block.y, l->block.z, l->shared};
+    uint64_t part[8 + 2 * SIM_ARGS_MAX] = {op->kernel->id, l->grid.x,  l->grid.y,  l->grid.z,
+                                           l->block.x,     l->block.y, l->block.z, l->shared};
+    int parts = 8;
+    for (int i = 0; i < l->accesses; i++) {
+        const struct allocation *a = allocation_at(l->access[i].pointer);
+        part[parts++] = a != NULL ? a->id : 0;
+        part[parts++] = a != NULL ? (uint64_t)((const char *)l->access[i].pointer - a->base) : 0;
+    }
     uint64_t key = l->args_hash;
-    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
+    for (int i = 0; i < parts; i++)
         key = (key ^ part[i]) * 1099511628211u;
     return key ^ key >> 29;
 }
 
-// A pointer to memory that no device can reach. (A NULL or stale one faults when it is used.)
-static bool pageable(const void *pointer) {
-    return pointer != NULL && allocation_at(pointer) == NULL;
-}
-
-static struct after *snapshot(const struct op *op) {
-    struct after *after = NULL;
+// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when used.)
+static bool reachable(struct op *op) {
     for (int i = 0; i < op->launch->accesses; i++) {
-        struct allocation *a = allocation_at(op->launch->access[i].pointer);
-        if (a == NULL || !op->launch->access[i].writes)
+        const void *pointer = op->launch->access[i].pointer;
+        if (pointer == NULL || allocation_at(pointer) != NULL || !host_can_read(pointer))
             continue;
-        bool twice = false;
-        for (int k = 0; after != NULL && k < after->count; k++)
-            twice |= after->part[k].base == a->base;
-        if (twice)
-            continue;
-        if (after == NULL)
-            after = calloc(1, sizeof *after);
-        int k = after->count++;
-        after->part[k].base = a->base;
-        after->part[k].bytes = a->bytes;
-        after->part[k].before = malloc(a->bytes);
-        allocation_open(a->base);
-        memcpy(after->part[k].before, a->base, a->bytes);
+        fprintf(stderr, "sim: %s (%s:%d): its pointer argument number %d is pageable host "
+                "memory, which the device cannot reach\n", op->name, op->site.file,
+                op->site.line, i + 1);
+        return false;
     }
-    return after;
+    return true;
 }
 
-static void take_back(struct after *after) {
-    for (int k = 0; k < after->count; k++) {
-        size_t bytes = after->part[k].bytes;
-        after->part[k].after = malloc(bytes);
-        memcpy(after->part[k].after, after->part[k].base, bytes);
-        memcpy(after->part[k].base, after->part[k].before, bytes);
-    }
+static void remember(struct seen *seen, uint64_t key) {
+    free(seen->touched);
+    seen->touched = malloc(sizeof *touched * (size_t)(touched_count + 1));
+    memcpy(seen->touched, touched, sizeof *touched * (size_t)touched_count);
+    seen->touched_count = touched_count;
+    seen->key = key;
+    seen->known = true;
+    seen->cycles = body.most_cycles;
+    seen->reads_clock = body.read_clock;
 }
 
-static void put_in_place(struct after *after) {
-    for (int k = 0; k < after->count; k++) {
-        char *base = after->part[k].base;
-        allocation_open(base);
-        // Only what the body changed: the rest may have been written by others since.
-        for (size_t i = 0; allocation_at(base) != NULL && i < after->part[k].bytes; i++)
-            if (after->part[k].after[i] != after->part[k].before[i])
-                base[i] = after->part[k].after[i];
-        free(after->part[k].before);
-        free(after->part[k].after);
-    }
-    after->count = 0;
-}
-
+// Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
 void kernel_begin(struct op *op) {
-    const struct sim_launch *launch = op->launch;
-    struct kernel *kernel = op->kernel;
-    double bytes = 0.0;
-    bool writes = false;
-    for (int i = 0; i < launch->accesses; i++) {
-        const struct allocation *a = allocation_at(launch->access[i].pointer);
-        if (a != NULL)
-            bytes += (double)(a->base + a->bytes - (char *)(uintptr_t)launch->access[i].pointer);
-        writes |= a != NULL && launch->access[i].writes;
-        if (pageable(launch->access[i].pointer)) {
-            if (op->fault == cudaSuccess)
-                fprintf(stderr, "sim: %s (%s:%d): its pointer argument number %d is pageable "
-                        "host memory, which the device cannot reach\n", op->name,
-                        op->site.file, op->site.line, i + 1);
-            op->fault = cudaErrorIllegalAddress;
-        }
-    }
-    op->demand = 0.0;
-    op->block_us = 0.0;
+    op->demand = op->block_us = 0.0;
+    if (!reachable(op))
+        op->fault = cudaErrorIllegalAddress;
     if (op->fault != cudaSuccess)
         return;
-    uint64_t key = launch_key(op);
-    size_t place = key % CACHE;
-    int64_t cycles = 0;
-    bool plain = kernel->plain;
-    if (writes && !plain && !kernel->unsteady && cache[place].known && cache[place].key == key)
-        cycles = cache[place].cycles;
-    else if (!plain || !writes) {
-        op->after = snapshot(op);
-        run_body(op);
-        cycles = body.most_cycles;
-        kernel->plain = plain = !body.read_clock;
-        if (op->after != NULL) {
-            take_back(op->after);
-            cache[place].key = key;
-            cache[place].known = true;
-            cache[place].cycles = cycles;
-        }
+    if (op->launch->accesses == 0 && !op->launch->opaque) {  // it can touch no allocation
+        run_body(op, false);
+        op->block_us = (double)body.most_cycles / (1e3 * body.ghz);
+        return;
     }
-    if (cycles > 0 || !plain)
-        op->block_us = (double)cycles / (1e3 * clock_ghz(op->device, op->start));
-    else if (bytes > 0.0) {
+    uint64_t key = launch_key(op);
+    struct seen *seen = op->seen = &cache[key % CACHE];
+    if (!seen->known || seen->key != key || op->kernel->unsteady) {
+        run_body(op, true);
+        take_back();
+        op->pages = pages;
+        pages = NULL;
+        remember(seen, key);
+    }
+    op->seen_key = key;
+    if (seen->reads_clock)
+        op->block_us = (double)seen->cycles / (1e3 * clock_ghz(op->device, op->start));
+    else {
+        double bytes = 0.0;
+        for (int i = 0; i < seen->touched_count; i++)
+            bytes += (double)(seen->touched[i].read.end - seen->touched[i].read.begin) +
+                     (double)(seen->touched[i].written.end - seen->touched[i].written.begin);
         op->block_us = bytes / (1e3 * param.memory_gbps);
-        op->demand = 1.0;
+        op->demand = bytes > 0.0 ? 1.0 : 0.0;
     }
 }
 
 void kernel_effects(struct op *op) {
-    const struct sim_launch *launch = op->launch;
-    struct allocation *small[SIM_ARGS_MAX];
-    char *copies[SIM_ARGS_MAX];
-    bool wrote[SIM_ARGS_MAX];
-    for (int i = 0; i < launch->accesses; i++) {
-        small[i] = launch->access[i].writes ? allocation_at(launch->access[i].pointer) : NULL;
-        wrote[i] = launch->access[i].writes;
-        copies[i] = NULL;
-        if (small[i] == NULL || small[i]->bytes > SMALL_BYTES || op->fault != cudaSuccess)
-            continue;
-        allocation_open(small[i]->base);
-        copies[i] = malloc(small[i]->bytes);
-        memcpy(copies[i], small[i]->base, small[i]->bytes);
+    struct seen *seen = op->seen;
+    if (op->fault == cudaSuccess && op->ran)
+        put_in_place(op->pages);
+    else if (op->fault == cudaSuccess) {
+        run_body(op, false);
+        // If its length depends on data, it must run at its start from now on.
+        if (seen != NULL && seen->key == op->seen_key && body.most_cycles != seen->cycles)
+            op->kernel->unsteady = true;
     }
-    if (op->fault == cudaSuccess) {
-        if (op->after != NULL)
-            put_in_place(op->after);
-        else if (!op->ran) {
-            run_body(op);
-            double us = (double)body.most_cycles / (1e3 * clock_ghz(op->device, op->start));
-            // Data decide how long it takes: from now on it runs at its start.
-            if (fabs(us - op->block_us) > 0.01 && op->demand == 0.0)
-                op->kernel->unsteady = true;
-            op->kernel->plain &= !body.read_clock;
+    if (op->ran && op->fault == cudaSuccess)
+        op->pages = NULL;
+    if (seen != NULL && seen->key == op->seen_key)
+        for (int i = 0; i < seen->touched_count; i++) {
+            const struct range *read = &seen->touched[i].read;
+            const struct range *written = &seen->touched[i].written;
+            if (written->begin != NULL)
+                order_access(op, written->begin, (size_t)(written->end - written->begin), true);
+            if (read->begin != NULL)
+                order_access(op, read->begin, (size_t)(read->end - read->begin), false);
         }
-    }
-    for (int i = 0; i < launch->accesses; i++) {
-        if (copies[i] != NULL) {
-            wrote[i] = memcmp(copies[i], small[i]->base, small[i]->bytes) != 0;
-            free(copies[i]);
-        }
-        order_access(op, launch->access[i].pointer, 1, wrote[i]);
-    }
     if (op->fault != cudaSuccess)
         sticky_error(op->fault);
 }
+
+// What the compiler puts before each load and store.
+#define WATCH(name, bytes, writes)                                                           \
+    void name(void *p);                                                                      \
+    void name(void *p) {                                                                     \
+        if (watching)                                                                        \
+            watch(p, bytes, writes);                                                         \
+    }
+#define WATCH_SIZE(bytes)                                                                    \
+    WATCH(__tsan_read##bytes, bytes, false)                                                  \
+    WATCH(__tsan_write##bytes, bytes, true)                                                  \
+    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                        \
+    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                        \
+    WATCH(__tsan_volatile_read##bytes, bytes, false)                                         \
+    WATCH(__tsan_volatile_write##bytes, bytes, true)                                         \
+    void __tsan_read_write##bytes(void *p);                                                  \
+    void __tsan_read_write##bytes(void *p) {                                                 \
+        if (watching) {                                                                      \
+            watch(p, bytes, false);                                                          \
+            watch(p, bytes, true);                                                           \
+        }                                                                                    \
+    }
+WATCH_SIZE(1)
+WATCH_SIZE(2)
+WATCH_SIZE(4)
+WATCH_SIZE(8)
+WATCH_SIZE(16)
+
+void __tsan_read_range(void *p, size_t bytes);
+void __tsan_write_range(void *p, size_t bytes);
+void __tsan_init(void);
+void __tsan_func_entry(void *caller);
+void __tsan_func_exit(void);
+void __tsan_vptr_update(void **vptr, void *value);
+void __tsan_vptr_read(void **vptr);
+void __tsan_read_range(void *p, size_t bytes) {
+    if (watching && bytes > 0)
+        watch(p, bytes, false);
+}
+void __tsan_write_range(void *p, size_t bytes) {
+    if (watching && bytes > 0)
+        watch(p, bytes, true);
+}
+void *__tsan_memcpy(void *to, const void *from, size_t bytes);
+void *__tsan_memmove(void *to, const void *from, size_t bytes);
+void *__tsan_memset(void *to, int value, size_t bytes);
+void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
+    __tsan_read_range((void *)(uintptr_t)from, bytes);
+    __tsan_write_range(to, bytes);
+    return memcpy(to, from, bytes);
+}
+void *__tsan_memmove(void *to, const void *from, size_t bytes) {
+    __tsan_read_range((void *)(uintptr_t)from, bytes);
+    __tsan_write_range(to, bytes);
+    return memmove(to, from, bytes);
+}
+void *__tsan_memset(void *to, int value, size_t bytes) {
+    __tsan_write_range(to, bytes);
+    return memset(to, value, bytes);
+}
+void __tsan_init(void) {}
+void __tsan_func_entry(void *caller) { (void)caller; }
+void __tsan_func_exit(void) {}
+void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
+void __tsan_vptr_read(void **vptr) { (void)vptr; }

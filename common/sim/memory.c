@@ -33,7 +33,16 @@ struct allocation *allocation_at(const void *pointer) {
     return table[i - 1];
 }
 
+// Whether an address that is in no allocation is the host's own memory.
+bool host_can_read(const void *pointer) {
+    unsigned char resident;
+    char *page = (char *)((uintptr_t)pointer & ~(uintptr_t)(PAGE - 1));
+    return mincore(page, 1, &resident) == 0;
+}
+
 static void allocation_add(struct allocation *a) {
+    static uint64_t ids;
+    a->id = ++ids;
     int i = position(a->base);
     if (count == size) {
         size = size ? 2 * size : 64;

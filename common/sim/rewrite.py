@@ -74,7 +74,9 @@ def config_end(masked, start):
             depth += 1
         elif c in ")]}":
             depth -= 1
-        elif c == ";" or depth < 0:
+            if depth < 0:
+                return -1
+        elif depth == 0 and c == ";":
             return -1
         elif depth == 0 and masked.startswith(">>>", i):
             return i
@@ -133,8 +135,6 @@ def rewrite(source, path):
                                           f"({m.group(1)} *)sim_dynamic_shared;", text)
     text = launches(text)
     head = []
-    if "__syncthreads" in mask(source):
-        head.append("#define SIM_BARRIERS true")
     lines = purpose_lines(source)
     if lines:
         head += ['extern "C" void sim_unordered_on_purpose(const char *, const int *);',

@@ -83,7 +83,9 @@ struct op {
     struct CUevent_st *event;
     struct sim_launch *launch;   // OP_KERNEL, with its arguments behind it
     struct kernel *kernel;
-    struct after *after;         // what a body run ahead of time is to change at the end
+    struct page *pages;          // what a body run ahead of time is to change at the end
+    struct seen *seen;           // what launches of this kind do, if seen_key still says so
+    uint64_t seen_key;
     bool ran;
     unsigned blocks_left, blocks_to_place;
     double block_us;
@@ -203,6 +205,7 @@ struct kernel *kernel_find(const void *function, const char *name);
 bool *kernel_loaded(struct kernel *kernel, int device);
 int *kernel_max_shared(struct kernel *kernel);
 int64_t kernel_clock(const void *place);
+void pages_free(struct page *pages);
 void kernel_begin(struct op *op);   // at the start: how long will a block take?
 void kernel_effects(struct op *op); // at the end: its writes become visible
 size_t kernel_shared(const struct op *op);  // of one block, as an SM counts it
@@ -214,7 +217,9 @@ struct allocation {
     size_t bytes, mapped;
     char *mapping;
     struct device *device;       // NULL: pinned host memory
+    uint64_t id;
     bool symbol, open;
+    char *kept;                  // a flag a page, while a kernel is watched
     char name[48];
     struct access_log *log;      // who touched it, in order.c
     int logs, log_size;
@@ -223,6 +228,7 @@ struct allocation *allocation_at(const void *pointer);
 bool allocation_open(const void *address);  // let a kernel or copy touch device memory
 void allocations_close(void);
 void allocation_release(void *pointer);
+bool host_can_read(const void *pointer);
 void copy_effects(struct op *op);
 cudaError_t enqueue(struct CUstream_st *stream, struct op *op);  // or capture it
 

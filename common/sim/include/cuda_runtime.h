@@ -217,9 +217,10 @@ struct sim_access { const void *pointer; bool writes; };
 struct sim_launch {
     const void *function;                // the kernel, and what identifies it
     void (*run_block)(const void *function, const void *args);  // all threads of one block
+    void (*run_thread)(const void *function, const void *args);
     const char *name, *file;
     int line;
-    bool barriers;                       // the file uses __syncthreads
+    bool opaque;                         // a struct argument may hold pointers
     dim3 grid, block;
     size_t shared;
     cudaStream_t stream;
@@ -250,8 +251,6 @@ long long clock64(void);
 unsigned long long sim_globaltimer(void);
 unsigned sim_smid(void);
 void sim_thread_end(void);
-void sim_block_with_barriers(void (*thread)(const void *, const void *), const void *function,
-                             const void *args);
 void __syncthreads(void);
 void __nanosleep(unsigned ns);
 #ifdef __cplusplus

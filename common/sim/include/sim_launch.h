@@ -11,20 +11,20 @@
 #include <tuple>
 #include <type_traits>
 
-#ifndef SIM_BARRIERS
-#define SIM_BARRIERS false  // rewrite.py defines it to true in a file with __syncthreads
-#endif
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 namespace { const bool sim_per_thread = (sim_use_per_thread_stream(), true); }
 #endif
 
-template <class... P> void sim_run_thread(const void *function, const void *args) {
+// The simulation itself is not to be watched.
+#define SIM_UNWATCHED __attribute__((no_sanitize("thread")))
+
+template <class... P> SIM_UNWATCHED void sim_run_thread(const void *function, const void *args) {
     std::apply((void (*)(P...))function, *(const std::tuple<P...> *)args);
     if (sim_clock_reads)
         sim_thread_end();
 }
 
-template <class... P> void sim_run_block(const void *function, const void *args) {
+template <class... P> SIM_UNWATCHED void sim_run_block(const void *function, const void *args) {
     auto kernel = (void (*)(P...))function;
     const std::tuple<P...> values = *(const std::tuple<P...> *)args;
     for (unsigned z = 0; z < blockDim.z; z++)
@@ -37,15 +37,15 @@ template <class... P> void sim_run_block(const void *function, const void *args)
             }
 }
 
-template <class... P> void sim_run_block_with_barriers(const void *function, const void *args) {
-    sim_block_with_barriers(sim_run_thread<P...>, function, args);
-}
-
 // The argument's bytes go into the hash that tells whether the same launch was seen before.
+// Pointers are told apart by what they point to.
 template <class T> void sim_note_argument(struct sim_launch *launch, const T &value) {
     const unsigned char *byte = (const unsigned char *)&value;
-    for (size_t i = 0; i < sizeof value; i++)
-        launch->args_hash = (launch->args_hash ^ byte[i]) * 1099511628211u;
+    if constexpr (!std::is_pointer_v<T>)
+        for (size_t i = 0; i < sizeof value; i++)
+            launch->args_hash = (launch->args_hash ^ byte[i]) * 1099511628211u;
+    if constexpr (std::is_class_v<T>)
+        launch->opaque = true;
     if constexpr (std::is_pointer_v<T>) {
         using target = std::remove_pointer_t<T>;
         if constexpr (!std::is_function_v<target>)
@@ -69,22 +69,22 @@ template <class... P> struct sim_launcher {
 };
 
 template <class... P>
-sim_launcher<P...> sim_make_launcher(const char *name, const char *file, int line, bool barriers,
+sim_launcher<P...> sim_make_launcher(const char *name, const char *file, int line,
                                      void (*kernel)(P...), dim3 grid, dim3 block,
                                      size_t shared = 0, cudaStream_t stream = 0) {
     sim_launcher<P...> launcher;
     memset((void *)&launcher, 0, sizeof launcher);
     struct sim_launch *launch = &launcher.launch;
     launch->function = (const void *)kernel;
-    launch->run_block = barriers ? sim_run_block_with_barriers<P...> : sim_run_block<P...>;
+    launch->run_block = sim_run_block<P...>;
+    launch->run_thread = sim_run_thread<P...>;
     launch->name = name, launch->file = file, launch->line = line;
-    launch->barriers = barriers;
     launch->grid = grid, launch->block = block;
     launch->shared = shared, launch->stream = stream;
     return launcher;
 }
 #define SIM_LAUNCH(name, ...)                                                                \
-    sim_make_launcher(name, __FILE__, __LINE__, SIM_BARRIERS, __VA_ARGS__)
+    sim_make_launcher(name, __FILE__, __LINE__, __VA_ARGS__)
 
 // A cast to const void * would lose the parameters' types, so this takes the kernel itself.
 template <class... P, size_t... I>
@@ -96,7 +96,7 @@ template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
                              size_t shared = 0, cudaStream_t stream = 0) {
     return sim_launch_array(
-        sim_make_launcher("kernel", __FILE__, 0, SIM_BARRIERS, kernel, grid, block, shared, stream),
+        sim_make_launcher("kernel", __FILE__, 0, kernel, grid, block, shared, stream),
         args, std::index_sequence_for<P...>());
 }
 
