@@ -126,9 +126,9 @@ void params_load(void) {
         text = strdup(sim_builtin_ini);
     } else {
         FILE *in = fopen(file, "r");
-        text = calloc(1, 1 << 16);
-        if (in == NULL || text == NULL)
+        if (in == NULL)
             die("SIM_DEVICE_FILE: cannot read %s: %s", file, strerror(errno));
+        text = calloc(1, 1 << 16);
         size_t got = fread(text, 1, (1 << 16) - 1, in);
         text[got] = '\0';
         fclose(in);

@@ -243,6 +243,8 @@ static void graphs(void) {
         CHECK(cudaStreamSynchronize(a));
         snprintf(name, sizeof name, "graph_node_%d", sizes[s]);
         say(name, (now_us() - t) / 500 / sizes[s]);
+        CHECK(cudaGraphExecDestroy(exec));
+        CHECK(cudaGraphDestroy(graph));
     }
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -281,6 +283,8 @@ static void graphs(void) {
     say("diamond_graph", us[1]);
     say("diamond_nodes", (double)nodes);
     say("diamond_edges", (double)edges);
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
 }
 
 static void rest(void) {
