@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Builds one .cu file for the simulated device: common/sim/build.sh FILE.cu PROGRAM
+# Run from the kit's top directory. CC, CXX, SIM_CFLAGS (as -g -fsanitize=...) are honoured.
+set -eu
+[ $# -eq 2 ] || { echo "usage: common/sim/build.sh FILE.cu PROGRAM" >&2; exit 2; }
+source=$1 program=$2
+sim=$(dirname "$0")
+objects=${SIM_OBJECTS:-build/sim/engine}
+mkdir -p "$objects" "$(dirname "$program")"
+flags="-O2 ${SIM_CFLAGS:-}"
+for c in "$sim"/*.c; do
+    object=$objects/$(basename "$c" .c).o
+    if [ ! -e "$object" ] || [ -n "$(find "$sim" -newer "$object" \( -name '*.[ch]' -o -name '*.ini' \))" ]; then
+        ${CC:-cc} -std=c11 $flags -Wall -Wextra -Wpedantic -ffp-contract=off \
+            -DSIM_INI_FILE="\"$sim/h200.ini\"" -c "$c" -o "$object"
+    fi
+done
+python3 "$sim/rewrite.py" "$source" >"$program.cpp"
+# The compiler's calls before each load and store go to the engine: kernel.c says why.
+${CXX:-c++} -std=c++17 -O2 -g -fsanitize=thread -Wall -Wextra \
+    -iquote "$(dirname "$source")" -I"$sim/include" -c "$program.cpp" -o "$program.o"
+${CXX:-c++} $flags "$program.o" "$objects"/*.o -lm -o "$program"

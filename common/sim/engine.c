@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT
+// The discrete-event model: when each op starts and ends. The devices are worked out up to
+// the host's time whenever the host looks, event by event in the order of time, so an op is
+// only ever affected by what was submitted before it started.
+#include "sim.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A part of a running op that ends at one moment: the blocks of a kernel that were placed
+// together, or the whole of anything else.
+struct slot {
+    struct op *op;
+    double end;
+    unsigned blocks;
+    unsigned char on_sm[SMS_MAX];
+};
+
+static struct slot **running, *slot_pool[1024];
+static int running_count, running_size, slot_pool_count;
+static struct op **floating, *op_pool;
+static int floating_count, floating_size;
+
+struct op *op_new(enum op_kind kind, const char *name) {
+    struct op *op = op_pool;
+    struct order keep = {0, NULL};
+    if (op != NULL) {
+        op_pool = op->next;
+        keep = op->order;
+    } else
+        op = malloc(sizeof *op);
+    memset(op, 0, sizeof *op);
+    op->order.seen = keep.seen;  // its room is used again
+    op->kind = kind;
+    op->name = name;
+    op->site = sim.site;
+    op->ready = -1.0;
+    op->tried = sim.freed - 1;
+    op->engine = ENGINE_NONE;
+    op->device = current_device();
+    return op;
+}
+
+void op_free(struct op *op) {
+    if (op->kind == OP_GRAPH && op->run != NULL)
+        graph_run_free(op->run);
+    op->run = NULL;
+    free(op->launch);
+    pages_free(op->pages);
+    free(op->staged);
+    op->launch = NULL, op->pages = NULL, op->staged = NULL;
+    op->next = op_pool;
+    op_pool = op;
+}
+
+static void *grow(void *array, int count, int *size, size_t item) {
+    if (count < *size)
+        return array;
+    *size = *size ? 2 * *size : 64;
+    return realloc(array, (size_t)*size * item);
+}
+
+static struct slot *slot_start(struct op *op, double end) {
+    struct slot *slot = slot_pool_count > 0 ? slot_pool[--slot_pool_count] : NULL;
+    if (slot == NULL)
+        slot = malloc(sizeof *slot);
+    memset(slot, 0, offsetof(struct slot, on_sm) + (size_t)param.sms);
+    slot->op = op;
+    slot->end = end;
+    running = grow(running, running_count, &running_size, sizeof *running);
+    running[running_count++] = slot;
+    return slot;
+}
+
+static void slot_free(struct slot *slot) {
+    if (slot_pool_count < (int)(sizeof slot_pool / sizeof slot_pool[0]))
+        slot_pool[slot_pool_count++] = slot;
+    else
+        free(slot);
+}
+
+double clock_ghz(const struct device *device, double at) {
+    return (at < device->warm_since ? param.cold_clock_mhz : param.clock_mhz) / 1e3;
+}
+
+// Work that has been left alone too long finds the clock low, and for a while.
+static void device_wakes(struct device *device, double now) {
+    if (now > device->busy_until + param.cold_after_us)
+        device->warm_since = now + param.clock_ramp_us;
+}
+
+// Gives all the work of a device that shares a bandwidth its speed from now on.
+static void share_bandwidth(struct device *device, double now) {
+    double demand = 0.0;
+    for (int i = 0; i < running_count; i++) {
+        struct op *op = running[i]->op;
+        if (op->device != device || op->speed == 0.0)
+            continue;
+        op->left -= (now - op->since) * op->speed;
+        op->since = now;
+        demand += op->demand;
+    }
+    bool both = device->engine[ENGINE_H2D] != NULL && device->engine[ENGINE_D2H] != NULL;
+    for (int i = 0; i < running_count; i++) {
+        struct op *op = running[i]->op;
+        if (op->device != device || op->speed == 0.0)
+            continue;
+        op->speed = 1.0;
+        if (op->kind == OP_COPY && op->engine != ENGINE_NONE && both)
+            op->speed = param.both_directions;
+        if (op->demand > 0.0 && demand > 1.0)
+            op->speed = 1.0 / demand;
+        running[i]->end = now + (op->left > 0.0 ? op->left : 0.0) / op->speed;
+    }
+}
+
+static void start_shared(struct op *op, double now, double full_speed_us, double demand) {
+    op->left = full_speed_us;
+    op->speed = 1.0;
+    op->since = now;
+    op->demand = demand;
+    slot_start(op, INFINITY);
+    share_bandwidth(op->device, now);
+}
+
+static int most(int free_amount, size_t each) {
+    return each == 0 ? 1 << 30 : (int)((size_t)free_amount / each);
+}
+
+// Places as many of a kernel's blocks as there is room for, one an SM in turn.
+static void place_blocks(struct op *op, double now) {
+    struct device *device = op->device;
+    const struct sim_launch *launch = op->launch;
+    size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
+    size_t shared = kernel_shared(op);
+    threads = (threads + 31) / 32 * 32;
+    struct slot *slot = NULL;
+    int without_room = 0, sms = (int)param.sms;
+    while (op->blocks_to_place > 0 && without_room < sms) {
+        int i = device->next_sm;
+        device->next_sm = i + 1 < sms ? i + 1 : 0;
+        if (device->sm[i].blocks < 1 || most(device->sm[i].threads, threads) < 1 ||
+            most(device->sm[i].shared, shared) < 1) {
+            without_room++;
+            continue;
+        }
+        without_room = 0;
+        if (slot == NULL)
+            slot = slot_start(op, INFINITY);
+        device->sm[i].blocks--;
+        device->sm[i].threads -= (int)threads;
+        device->sm[i].shared -= (int)shared;
+        slot->on_sm[i]++;
+        slot->blocks++;
+        op->blocks_to_place--;
+    }
+    if (slot == NULL)
+        return;
+    double overhead = op->stream == NULL ? param.graph_node_us : param.kernel_us;
+    if (op->start < 0.0) {
+        op->start = now + overhead;
+        kernel_begin(op);
+        if (op->demand > 0.0) {
+            // Timed as a whole, by its bytes: the blocks that fit stay until it ends. Few SMs
+            // cannot use all of the bandwidth.
+            int sms_used = 0;
+            for (int i = 0; i < sms; i++)
+                sms_used += slot->on_sm[i] > 0;
+            double reach = fmin(1.0, sms_used * param.sm_gbps / param.memory_gbps);
+            op->blocks_left -= op->blocks_to_place;
+            op->blocks_to_place = 0;
+            op->left = overhead + op->block_us / reach;
+            op->speed = 1.0;
+            op->since = now;
+            op->demand = reach;
+            share_bandwidth(device, now);
+            return;
+        }
+    } else
+        overhead = 0.0;
+    slot->end = now + overhead + op->block_us;
+}
+
+// Kernels' blocks go to the SMs in the order in which the kernels became ready, those of a
+// stream of higher priority first; a later kernel gets what an earlier one leaves.
+static void dispatch(struct device *device, double now) {
+    while (device->dispatch_count > 0) {
+        struct op *op = device->dispatch[0];
+        place_blocks(op, now);
+        if (op->blocks_to_place > 0)
+            return;
+        device->dispatch_count--;
+        memmove(device->dispatch, device->dispatch + 1,
+                (size_t)device->dispatch_count * sizeof op);
+    }
+}
+
+static int priority_of(const struct op *op) { return op->stream ? op->stream->priority : 0; }
+
+// Starts an op that is ready. False if it must wait until something else ends.
+static bool op_start(struct op *op, double now) {
+    struct device *device = op->device;
+    if (op->kind == OP_KERNEL) {
+        if (device->dispatch_count == DISPATCH_MAX)
+            return false;
+        device_wakes(device, now);
+        int i = device->dispatch_count++;
+        for (; i > 0 && priority_of(device->dispatch[i - 1]) > priority_of(op); i--)
+            device->dispatch[i] = device->dispatch[i - 1];
+        device->dispatch[i] = op;
+        op->start = -1.0;
+        dispatch(device, now);
+        return true;
+    }
+    op->start = now;
+    switch (op->kind) {
+    case OP_COPY:
+        if (op->engine != ENGINE_NONE) {
+            if (device->engine[op->engine] != NULL)
+                return false;
+            device->engine[op->engine] = op;
+        }
+        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps), 0.0);
+        break;
+    case OP_MEMSET:
+        device_wakes(device, now);
+        start_shared(op, now, param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps),
+                     1.0);
+        break;
+    case OP_GRAPH:
+        graph_start(op, now);
+        break;
+    case OP_RECORD:
+        slot_start(op, now + (op->event->flags & cudaEventDisableTiming ? param.event_us
+                                                                       : param.event_timing_us));
+        break;
+    case OP_HOST:
+        slot_start(op, now + param.host_func_us);
+        break;
+    default:
+        slot_start(op, now);
+    }
+    return true;
+}
+
+static void op_trace(const struct op *op) {
+    if (op->kind != OP_WAIT)
+        fprintf(sim.trace, "%s\t%d\t%d\t%.3f\t%.3f\t%s:%d\n", op->name, op->device->id,
+                op->stream ? op->stream->number : -1, op->start, op->end,
+                op->site.file ? op->site.file : "", op->site.line);
+}
+
+static void op_done(struct op *op, double now) {
+    struct CUstream_st *stream = op->stream;
+    struct device *device = op->device;
+    op->end = now;
+    sim.freed++;
+    switch (op->kind) {
+    case OP_KERNEL:
+        kernel_effects(op);
+        break;
+    case OP_COPY:
+        if (op->engine != ENGINE_NONE)
+            device->engine[op->engine] = NULL;
+        copy_effects(op);
+        break;
+    case OP_MEMSET:
+        copy_effects(op);
+        break;
+    case OP_FREE:
+        allocation_release(op->to);
+        break;
+    case OP_HOST:
+        sim.in_host_function = true;
+        op->host_function(op->user);
+        sim.in_host_function = false;
+        break;
+    case OP_RECORD:
+        event_recorded(op->event, op, now);
+        break;
+    default:
+        break;
+    }
+    if (sim.sticky != cudaSuccess)
+        return;  // the context is gone, and every op with it
+    if (op->speed != 0.0)
+        share_bandwidth(device, now);
+    bool work = op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_HOST;
+    if (work)
+        device->busy_until = now;
+    if (sim.trace != NULL)
+        op_trace(op);
+    if (stream == NULL) {
+        graph_node_done(op, now);
+        return;
+    }
+    if (work) {
+        stream->last_class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
+        stream->last_end = now;
+    }
+    if (op->kind != OP_WAIT)
+        stream->drained = !work;
+    stream->done_seq = op->seq;
+    stream->ring[op->seq % RING] = now;
+    stream->head = op->next;
+    if (stream->head == NULL)
+        stream->tail = NULL;
+    stream->busy = false;
+    op_free(op);
+}
+
+void engine_done(struct op *op, double now) { op_done(op, now); }
+
+static void slot_end(int index, double now) {
+    struct slot *slot = running[index];
+    struct op *op = slot->op;
+    struct device *device = op->device;
+    running[index] = running[--running_count];
+    if (op->kind == OP_KERNEL) {
+        const struct sim_launch *launch = op->launch;
+        size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
+        int shared = (int)kernel_shared(op);
+        threads = (threads + 31) / 32 * 32;
+        for (int i = 0; i < (int)param.sms; i++) {
+            device->sm[i].blocks += slot->on_sm[i];
+            device->sm[i].threads += (int)threads * slot->on_sm[i];
+            device->sm[i].shared += shared * slot->on_sm[i];
+        }
+        op->blocks_left -= slot->blocks;
+    }
+    slot_free(slot);
+    if (op->kind != OP_KERNEL || op->blocks_left == 0)
+        op_done(op, now);
+    if (sim.sticky == cudaSuccess)
+        dispatch(device, now);
+}
+
+bool stream_done(const struct CUstream_st *stream, uint64_t seq) {
+    return stream->done_seq >= seq;
+}
+
+static double ended_at(const struct CUstream_st *stream, uint64_t seq) {
+    return seq == 0 || seq + RING <= stream->done_seq ? 0.0 : stream->ring[seq % RING];
+}
+
+// When the op at the head of a stream may start; INFINITY while that is not known.
+static double head_ready(struct CUstream_st *stream, struct op *op) {
+    if (op->ready >= 0.0)
+        return op->ready;
+    double ready = fmax(op->arrive, ended_at(stream, stream->done_seq));
+    if (op->kind == OP_WAIT) {
+        if (!stream_done(op->wait_stream, op->wait_seq))
+            return INFINITY;
+        ready = fmax(ready, ended_at(op->wait_stream, op->wait_seq) + param.hop_us);
+    } else if (op->kind == OP_RECORD) {
+        if (!stream->drained && !(op->event->flags & cudaEventDisableTiming))
+            ready = fmax(ready, stream->last_end + param.event_drain_us);
+    } else if (stream->last_class >= 0) {
+        int class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
+        if (class != stream->last_class)
+            ready = fmax(ready, stream->last_end + param.hop_us);
+    }
+    return op->ready = ready;
+}
+
+// Works out the next thing that happens on any device, if it happens by `until`. What ends
+// makes room before what starts at the same moment looks for it.
+static bool gpu_step(double until) {
+    double first = INFINITY, first_ready = INFINITY;
+    int end = -1, node = -1;
+    struct CUstream_st *start = NULL;
+    for (int i = 0; i < running_count; i++)
+        if (running[i]->end < first) {
+            first = running[i]->end;
+            end = i;
+        }
+    for (int i = 0; i < sim.streams; i++) {
+        struct CUstream_st *stream = sim.stream[i];
+        struct op *op = stream->head;
+        if (op == NULL || stream->busy || op->tried == sim.freed)
+            continue;
+        double ready = head_ready(stream, op), at = fmax(ready, sim.gpu);
+        if (at < first || (at == first && end < 0 && ready < first_ready)) {
+            first = at, first_ready = ready;
+            start = stream;
+            end = -1;
+        }
+    }
+    for (int i = 0; i < floating_count; i++) {
+        double at = fmax(floating[i]->ready, sim.gpu);
+        if (floating[i]->tried != sim.freed && at < first) {
+            first = at;
+            node = i, start = NULL, end = -1;
+        }
+    }
+    if (first > until || first == INFINITY)
+        return false;
+    sim.gpu = fmax(sim.gpu, first);
+    if (end >= 0)
+        slot_end(end, sim.gpu);
+    else if (start != NULL) {
+        struct op *op = start->head;
+        start->busy = true;  // before it starts: a kernel may end the whole context
+        if (!op_start(op, sim.gpu)) {
+            start->busy = false;
+            op->tried = sim.freed;
+        }
+    } else {
+        struct op *op = floating[node];
+        if (op_start(op, sim.gpu))
+            for (floating_count--; node < floating_count; node++)
+                floating[node] = floating[node + 1];
+        else
+            op->tried = sim.freed;
+    }
+    return true;
+}
+
+void engine_float(struct op *op) {
+    floating = grow(floating, floating_count, &floating_size, sizeof *floating);
+    floating[floating_count++] = op;
+}
+
+void gpu_advance(double until) {
+    if (sim.in_host_function || sim.in_kernel)
+        return;
+    while (gpu_step(until))
+        ;
+    sim.gpu = fmax(sim.gpu, until);
+    allocations_close();
+}
+
+void engine_abort(void) {
+    for (int i = 0; i < sim.streams; i++) {
+        struct CUstream_st *stream = sim.stream[i];
+        for (struct op *op = stream->head, *next; op != NULL; op = next) {
+            next = op->next;
+            op_free(op);
+        }
+        stream->head = stream->tail = NULL;
+        stream->busy = false;
+        stream->done_seq = stream->last_seq;
+        stream->ring[stream->done_seq % RING] = sim.gpu;
+    }
+    for (int i = 0; i < sim.devices; i++)
+        sim.device[i].dispatch_count = 0;
+    while (running_count > 0)
+        slot_free(running[--running_count]);
+    floating_count = 0;
+}
+
+void host_busy(double us) {
+    sim.now += us;
+    sim.cpu += us;
+}
+
+// Holds the host until the stream has done its op number `seq`.
+void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
+    if (stream_done(stream, seq))
+        return;
+    double start = sim.now;
+    while (!stream_done(stream, seq))
+        if (!gpu_step(INFINITY))
+            die("the host waits for stream %d, and nothing is left that could end", stream->number);
+    double slept = fmax(0.0, ended_at(stream, seq) + param.notify_us - start);
+    if (how == WAIT_SPIN)
+        sim.cpu += fmax(0.0, slept - param.spin_unbilled_us);
+    else {
+        sim.cpu += table_at(&param.block_wait_us, &param.block_cpu_us, slept);
+        slept += table_at(&param.block_wait_us, &param.block_wake_us, slept);
+    }
+    sim.now = start + slept;
+    gpu_advance(sim.now);
+}
+
+static void append(struct CUstream_st *stream, struct op *op) {
+    // A full queue holds the host up until there is room.
+    if (stream->last_seq - stream->done_seq >= (uint64_t)param.queue_depth)
+        host_wait(stream, stream->last_seq + 1 - (uint64_t)param.queue_depth, WAIT_SPIN);
+    op->stream = stream;
+    op->device = stream->device;
+    op->seq = ++stream->last_seq;
+    op->arrive = sim.now + param.submit_us;
+    if (stream->tail != NULL)
+        stream->tail->next = op;
+    else
+        stream->head = op;
+    stream->tail = op;
+}
+
+static void append_wait(struct CUstream_st *stream, struct CUstream_st *on) {
+    if (stream_done(on, on->last_seq))
+        return;
+    struct op *wait = op_new(OP_WAIT, "default stream rule");
+    wait->wait_stream = on;
+    wait->wait_seq = on->last_seq;
+    append(stream, wait);
+}
+
+// Queues an op. The legacy default stream waits for all blocking streams of its device and
+// they for it.
+void submit(struct CUstream_st *stream, struct op *op) {
+    struct device *device = stream->device;
+    if (stream == device->legacy) {
+        for (int i = 0; i < sim.streams; i++)
+            if (sim.stream[i]->device == device && sim.stream[i]->blocking)
+                append_wait(stream, sim.stream[i]);
+    } else if (stream->blocking)
+        append_wait(stream, device->legacy);
+    append(stream, op);
+    order_submit(op);
+    gpu_advance(sim.now);
+}
+
+struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority) {
+    struct CUstream_st *stream = calloc(1, sizeof *stream);
+    stream->device = device;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->alive = true;
+    stream->last_class = -1;
+    stream->drained = true;
+    stream->index = sim.streams;
+    if ((sim.streams & (sim.streams - 1)) == 0)  // full at each power of two
+        sim.stream = realloc(sim.stream, (size_t)(sim.streams ? 2 * sim.streams : 1) *
+                                             sizeof *sim.stream);
+    sim.stream[sim.streams++] = stream;
+    return stream;
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+// The C++ part of cuda_runtime.h: launches, overloads, and device functions. rewrite.py turns
+// `Kernel<<<g, b>>>(x)` into `SIM_LAUNCH("Kernel", (Kernel), g, b)(x)`, so the kernel's own
+// parameter types decide how the arguments convert, and whether a pointer is written through.
+#ifndef SIM_LAUNCH_H
+#define SIM_LAUNCH_H
+
+#include <math.h>
+#include <new>
+#include <string.h>
+#include <tuple>
+#include <type_traits>
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+namespace { const bool sim_per_thread = (sim_use_per_thread_stream(), true); }
+#endif
+
+// The simulation itself is not to be watched.
+#define SIM_UNWATCHED __attribute__((no_sanitize("thread")))
+
+template <class... P> SIM_UNWATCHED void sim_run_thread(const void *function, const void *args) {
+    std::apply((void (*)(P...))function, *(const std::tuple<P...> *)args);
+    if (sim_clock_reads)
+        sim_thread_end();
+}
+
+template <class... P> SIM_UNWATCHED void sim_run_block(const void *function, const void *args) {
+    auto kernel = (void (*)(P...))function;
+    const std::tuple<P...> values = *(const std::tuple<P...> *)args;
+    for (unsigned z = 0; z < blockDim.z; z++)
+        for (unsigned y = 0; y < blockDim.y; y++)
+            for (unsigned x = 0; x < blockDim.x; x++) {
+                threadIdx.x = x, threadIdx.y = y, threadIdx.z = z;
+                std::apply(kernel, values);
+                if (sim_clock_reads)
+                    sim_thread_end();
+            }
+}
+
+// The argument's bytes go into the hash that tells whether the same launch was seen before.
+// Pointers are told apart by what they point to.
+template <class T> void sim_note_argument(struct sim_launch *launch, const T &value) {
+    const unsigned char *byte = (const unsigned char *)&value;
+    if constexpr (!std::is_pointer_v<T>)
+        for (size_t i = 0; i < sizeof value; i++)
+            launch->args_hash = (launch->args_hash ^ byte[i]) * 1099511628211u;
+    if constexpr (std::is_class_v<T>)
+        launch->opaque = true;
+    if constexpr (std::is_pointer_v<T>) {
+        using target = std::remove_pointer_t<T>;
+        if constexpr (!std::is_function_v<target>)
+            if (launch->accesses < SIM_ARGS_MAX)
+                launch->access[launch->accesses++] = {(const void *)value,
+                                                      !std::is_const_v<target>};
+    }
+}
+
+template <class... P> struct sim_launcher {
+    struct sim_launch launch;
+    cudaError_t operator()(P... values) {
+        static_assert((std::is_trivially_copyable_v<P> && ...),
+                      "a kernel's arguments are copied byte by byte");
+        std::tuple<P...> args(values...);
+        launch.args = &args, launch.args_bytes = sizeof args;
+        launch.args_hash = 14695981039346656037u;
+        (sim_note_argument(&launch, values), ...);
+        return sim_launch(&launch);
+    }
+};
+
+template <class... P>
+sim_launcher<P...> sim_make_launcher(const char *name, const char *file, int line,
+                                     void (*kernel)(P...), dim3 grid, dim3 block,
+                                     size_t shared = 0, cudaStream_t stream = 0) {
+    sim_launcher<P...> launcher;
+    memset((void *)&launcher, 0, sizeof launcher);
+    struct sim_launch *launch = &launcher.launch;
+    launch->function = (const void *)kernel;
+    launch->run_block = sim_run_block<P...>;
+    launch->run_thread = sim_run_thread<P...>;
+    launch->name = name, launch->file = file, launch->line = line;
+    launch->grid = grid, launch->block = block;
+    launch->shared = shared, launch->stream = stream;
+    return launcher;
+}
+#define SIM_LAUNCH(name, ...)                                                                \
+    sim_make_launcher(name, __FILE__, __LINE__, __VA_ARGS__)
+
+// A cast to const void * would lose the parameters' types, so this takes the kernel itself.
+template <class... P, size_t... I>
+cudaError_t sim_launch_array(sim_launcher<P...> launcher, void **args, std::index_sequence<I...>) {
+    (void)args;
+    return launcher(*(std::remove_reference_t<P> *)args[I]...);
+}
+template <class... P>
+cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
+                             size_t shared = 0, cudaStream_t stream = 0) {
+    return sim_launch_array(
+        sim_make_launcher("kernel", __FILE__, 0, kernel, grid, block, shared, stream),
+        args, std::index_sequence_for<P...>());
+}
+
+// Overloads that the real header has for typed pointers, symbols and kernels.
+template <class T> cudaError_t cudaMalloc(T **p, size_t n) { return cudaMalloc((void **)p, n); }
+template <class T> cudaError_t cudaMallocHost(T **p, size_t n, unsigned flags = 0) {
+    return cudaHostAlloc((void **)p, n, flags);
+}
+template <class T> cudaError_t cudaHostAlloc(T **p, size_t n, unsigned flags) {
+    return cudaHostAlloc((void **)p, n, flags);
+}
+template <class T> cudaError_t cudaMallocAsync(T **p, size_t n, cudaStream_t stream) {
+    return cudaMallocAsync((void **)p, n, stream);
+}
+template <class T> cudaError_t cudaHostGetDevicePointer(T **p, void *host, unsigned flags) {
+    return cudaHostGetDevicePointer((void **)p, host, flags);
+}
+static inline cudaError_t cudaEventCreate(cudaEvent_t *event, unsigned flags) {
+    return cudaEventCreateWithFlags(event, flags);
+}
+static inline cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from,
+                                            cudaGraphNode_t *to, size_t *count) {
+    return cudaGraphGetEdges(graph, from, to, (cudaGraphEdgeData *)0, count);  // CUDA 12
+}
+static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                               cudaGraphNode_t *, char *, size_t) {
+    return cudaGraphInstantiate(exec, graph, 0ull);  // CUDA 11
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbol(const T &symbol, const void *from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+    return sim_symbol_copy("cudaMemcpyToSymbol", (void *)&symbol, sizeof symbol, (void *)from,
+                           bytes, offset, true, true, kind, 0);
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+    return sim_symbol_copy("cudaMemcpyFromSymbol", (void *)&symbol, sizeof symbol, to, bytes,
+                           offset, false, true, kind, 0);
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbolAsync(const T &symbol, const void *from, size_t bytes,
+                                    size_t offset, cudaMemcpyKind kind, cudaStream_t stream = 0) {
+    return sim_symbol_copy("cudaMemcpyToSymbolAsync", (void *)&symbol, sizeof symbol,
+                           (void *)from, bytes, offset, true, false, kind, stream);
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const T &symbol, size_t bytes, size_t offset,
+                                      cudaMemcpyKind kind, cudaStream_t stream = 0) {
+    return sim_symbol_copy("cudaMemcpyFromSymbolAsync", (void *)&symbol, sizeof symbol, to,
+                           bytes, offset, false, false, kind, stream);
+}
+template <class T> cudaError_t cudaGetSymbolAddress(void **pointer, const T &symbol) {
+    return sim_symbol_address(pointer, (void *)&symbol, sizeof symbol);
+}
+template <class F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, F *kernel) {
+    return sim_function_attributes(attributes, (const void *)kernel);
+}
+template <class F> cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute which, int value) {
+    return sim_function_set((const void *)kernel, which, value);
+}
+template <class F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F *kernel, int threads,
+                                                          size_t shared) {
+    return sim_occupancy(blocks, (const void *)kernel, threads, shared);
+}
+
+// Device functions. Threads run one at a time, so an atomic is a plain operation.
+static const int warpSize = 32;
+static inline void __threadfence(void) {}
+static inline void __threadfence_block(void) {}
+static inline void __threadfence_system(void) {}
+static inline void __syncwarp(unsigned = 0xffffffffu) {}
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+template <class T> T __ldg(const T *p) { return *p; }
+template <class T, class U> T atomicAdd(T *p, U v) { T old = *p; *p = old + (T)v; return old; }
+template <class T, class U> T atomicSub(T *p, U v) { T old = *p; *p = old - (T)v; return old; }
+template <class T, class U> T atomicExch(T *p, U v) { T old = *p; *p = (T)v; return old; }
+template <class T, class U> T atomicMax(T *p, U v) {
+    T old = *p;
+    *p = old < (T)v ? (T)v : old;
+    return old;
+}
+template <class T, class U> T atomicMin(T *p, U v) {
+    T old = *p;
+    *p = (T)v < old ? (T)v : old;
+    return old;
+}
+template <class T, class U, class V> T atomicCAS(T *p, U expected, V v) {
+    T old = *p;
+    *p = old == (T)expected ? (T)v : old;
+    return old;
+}
+
+// Well-known functions that have no model: using one is a compile error that says so.
+#define SIM_LACKS(name)                                                                      \
+    template <class... A> __attribute__((unavailable(                                        \
+        "the simulated device does not model " #name))) cudaError_t name(A...)
+SIM_LACKS(cudaMallocManaged);
+SIM_LACKS(cudaMemPrefetchAsync);
+SIM_LACKS(cudaMemcpy2D);
+SIM_LACKS(cudaMemcpy2DAsync);
+SIM_LACKS(cudaMallocPitch);
+SIM_LACKS(cudaHostRegister);
+SIM_LACKS(cudaHostUnregister);
+SIM_LACKS(cudaLaunchCooperativeKernel);
+SIM_LACKS(cudaLaunchKernelExC);
+SIM_LACKS(cudaStreamAddCallback);
+SIM_LACKS(cudaStreamAttachMemAsync);
+SIM_LACKS(cudaGraphCreate);
+SIM_LACKS(cudaGraphAddKernelNode);
+SIM_LACKS(cudaGraphExecUpdate);
+SIM_LACKS(cudaPointerGetAttributes);
+SIM_LACKS(cudaCreateTextureObject);
+SIM_LACKS(cudaIpcGetEventHandle);
+SIM_LACKS(cudaDeviceSetLimit);
+SIM_LACKS(__shfl_sync);
+SIM_LACKS(__shfl_down_sync);
+SIM_LACKS(__shfl_xor_sync);
+SIM_LACKS(__ballot_sync);
+#undef SIM_LACKS
+
+// Reports and error injection name the line and, for allocations, the variable. The calls
+// that touch memory note both on the way in; the macro does not expand inside itself.
+#define SIM_HERE(...) sim_site(__FILE__, __LINE__, #__VA_ARGS__)
+#define cudaMalloc(...)          (SIM_HERE(__VA_ARGS__), cudaMalloc(__VA_ARGS__))
+#define cudaMallocAsync(...)     (SIM_HERE(__VA_ARGS__), cudaMallocAsync(__VA_ARGS__))
+#define cudaMallocHost(...)      (SIM_HERE(__VA_ARGS__), cudaMallocHost(__VA_ARGS__))
+#define cudaHostAlloc(...)       (SIM_HERE(__VA_ARGS__), cudaHostAlloc(__VA_ARGS__))
+#define cudaMemcpy(...)          (SIM_HERE(), cudaMemcpy(__VA_ARGS__))
+#define cudaMemcpyAsync(...)     (SIM_HERE(), cudaMemcpyAsync(__VA_ARGS__))
+#define cudaMemcpyPeer(...)      (SIM_HERE(), cudaMemcpyPeer(__VA_ARGS__))
+#define cudaMemcpyPeerAsync(...) (SIM_HERE(), cudaMemcpyPeerAsync(__VA_ARGS__))
+#define cudaMemset(...)          (SIM_HERE(), cudaMemset(__VA_ARGS__))
+#define cudaMemsetAsync(...)     (SIM_HERE(), cudaMemsetAsync(__VA_ARGS__))
+#define cudaMemcpyToSymbol(...)  (SIM_HERE(), cudaMemcpyToSymbol(__VA_ARGS__))
+#define cudaLaunchHostFunc(...)  (SIM_HERE(), cudaLaunchHostFunc(__VA_ARGS__))
+#define cudaEventRecord(...)     (SIM_HERE(), cudaEventRecord(__VA_ARGS__))
+#define cudaStreamWaitEvent(...) (SIM_HERE(), cudaStreamWaitEvent(__VA_ARGS__))
+#define cudaGraphLaunch(...)     (SIM_HERE(), cudaGraphLaunch(__VA_ARGS__))
+
+#endif

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+// What the parts of the simulated device share. Times are microseconds of one virtual clock:
+// `sim.now` is where the host is, `sim.gpu` how far the devices have been worked out.
+//
+//   params.c  the parameter file            clock.c   libc's clocks, on virtual time
+//   engine.c  when each op starts and ends  kernel.c  running kernels' bodies, their length
+//   api.c     streams, events, errors       memory.c  allocations, copies, host pointers
+//   graph.c   capture and graphs            order.c   reports of unordered access
+#ifndef SIM_H
+#define SIM_H
+
+#include "include/cuda_runtime.h"
+
+#define SIM_PARAMS(P)                                                                        \
+    P(compute_major) P(compute_minor) P(sms) P(peak_clock_mhz) P(clock_mhz)                  \
+    P(cold_clock_mhz) P(cold_after_us) P(clock_ramp_us) P(threads_per_sm) P(blocks_per_sm)   \
+    P(registers_per_sm) P(shared_per_sm_kib) P(shared_per_block_kib) P(shared_optin_kib)     \
+    P(shared_reserved_kib) P(memory_gib) P(l2_mib) P(memory_clock_khz) P(memory_bus_bits)    \
+    P(driver_version) P(runtime_version) P(host_step_ns) P(clock_read_us)                    \
+    P(cpu_clock_read_us) P(yield_us) P(sleep_extra_us) P(context_us) P(first_launch_us)      \
+    P(launch_us) P(record_timing_us) P(record_us) P(wait_event_us) P(query_us) P(sync_us)    \
+    P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) P(graph_instantiate_us)       \
+    P(graph_instantiate_node_us) P(capture_us) P(malloc_us) P(free_us) P(host_alloc_us)      \
+    P(stream_create_us) P(event_create_us) P(query_device_us) P(last_error_us) P(submit_us)  \
+    P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us)     \
+    P(graph_us) P(graph_node_us) P(queue_depth) P(spin_unbilled_us) P(pinned_h2d_gbps)       \
+    P(pinned_d2h_gbps) P(both_directions) P(pageable_h2d_gbps) P(pageable_d2h_gbps)          \
+    P(staged_bytes) P(staging_gbps) P(copy_setup_us) P(copy_engines) P(d2d_gbps)             \
+    P(peer_gbps) P(memory_gbps) P(sm_gbps)
+#define SIM_TABLES(T) T(block_wait_us) T(block_wake_us) T(block_cpu_us)
+
+enum { TABLE_MAX = 8, DEVICES_MAX = 8, SMS_MAX = 256,
+       DISPATCH_MAX = 512, RING = 4096 };
+
+struct table {
+    int count;
+    double value[TABLE_MAX];
+};
+extern struct params {
+    char name[200];
+#define SIM_FIELD(key) double key;
+    SIM_PARAMS(SIM_FIELD)
+#undef SIM_FIELD
+#define SIM_FIELD(key) struct table key;
+    SIM_TABLES(SIM_FIELD)
+#undef SIM_FIELD
+} param;
+void params_load(void);
+double table_at(const struct table *x, const struct table *y, double at);
+
+// Where in the program an op was submitted.
+struct site {
+    const char *file;
+    int line;
+};
+
+// A vector clock: entry i counts the ops of stream i that are known to come before.
+struct order {
+    int count;
+    uint64_t *seen;
+};
+
+enum op_kind { OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_GRAPH, OP_RECORD, OP_WAIT, OP_FREE };
+enum engine { ENGINE_NONE = -1, ENGINE_H2D, ENGINE_D2H, ENGINES };
+
+// One piece of work: an entry of a stream's queue, or a node of a graph.
+struct op {
+    struct op *next;
+    enum op_kind kind;
+    const char *name;
+    struct site site;
+    struct CUstream_st *stream;  // NULL for a graph's node
+    struct device *device;
+    uint64_t seq;                // its number in the stream, from 1
+    double arrive;               // when the device has heard of it
+    double ready;                // when it might start, < 0 while that is unknown
+    double start, end;
+    unsigned tried;              // sim.freed when it last found no room
+    double left, speed, since;   // work that shares bandwidth: us left at full speed, ...
+    double demand;               // ... and what fraction of the bandwidth it can use
+    struct CUstream_st *wait_stream;  // OP_WAIT: everything up to wait_seq of that stream
+    uint64_t wait_seq;
+    struct CUevent_st *event;
+    struct sim_launch *launch;   // OP_KERNEL, with its arguments behind it
+    struct kernel *kernel;
+    struct page *pages;          // what a body run ahead of time is to change at the end
+    struct seen *seen;           // what launches of this kind do, if seen_key still says so
+    uint64_t seen_key;
+    bool ran;
+    unsigned blocks_left, blocks_to_place;
+    double block_us;
+    cudaError_t fault;
+    void *to;                    // OP_COPY, OP_MEMSET, OP_FREE
+    const void *from;
+    void *staged;                // from, if the engine owns it
+    size_t bytes;
+    int value;
+    enum engine engine;
+    double gbps;
+    cudaHostFn_t host_function;
+    void *user;
+    struct graph_run *run;       // OP_GRAPH, and the nodes of one
+    int node;
+    uint64_t serial;             // counts all ops
+    struct order order;
+};
+
+struct CUstream_st {
+    struct device *device;
+    int index, number;           // among all streams; as shown to the user
+    unsigned flags;
+    int priority;
+    bool blocking;               // ordered with the legacy default stream
+    bool alive, busy;
+    struct op *head, *tail;
+    uint64_t last_seq, done_seq;
+    double ring[RING];           // when the op of that number (modulo RING) ended
+    int last_class;              // what the last kernel or copy ran on, and when it ended
+    double last_end;
+    bool drained;                // no work since the last record
+    struct order order;
+    struct capture *capture;     // being captured into a graph
+    int *tips, tip_count;        // the nodes that the next one will depend on
+};
+
+struct CUevent_st {
+    unsigned flags;
+    bool alive, recorded;
+    int pending;                 // records that have not run yet
+    struct device *device;
+    struct CUstream_st *stream;  // the latest record
+    uint64_t seq;
+    double stamp;
+    struct order order;
+    struct capture *capture;     // recorded inside this capture, ...
+    int *tips, tip_count;        // ... behind these nodes
+    struct CUevent_st *next_free;
+};
+
+struct device {
+    int id;
+    bool has_context;
+    unsigned flags;
+    unsigned peers;              // devices whose memory it may use
+    struct CUstream_st *legacy, *per_thread;
+    size_t memory_used;
+    struct { int threads, blocks, shared; } sm[SMS_MAX];  // what is free
+    struct op *dispatch[DISPATCH_MAX];  // kernels with blocks still to place, in order
+    int dispatch_count, next_sm;
+    struct op *engine[ENGINES];
+    double busy_until, warm_since;
+};
+
+extern struct sim {
+    double now, cpu, gpu;
+    struct device device[DEVICES_MAX];
+    int devices, current;
+    struct CUstream_st **stream;
+    int streams;
+    cudaError_t last_error, sticky;
+    bool in_kernel, in_host_function, per_thread_default, eager, launch_blocking;
+    unsigned freed;              // counts what may have made room for a waiting op
+    struct site site;
+    char argument[64];           // the first argument of the call at `site`
+    struct order host;
+    uint64_t serial;
+    FILE *trace;
+} sim;
+
+// engine.c
+struct op *op_new(enum op_kind kind, const char *name);
+void op_free(struct op *op);
+void submit(struct CUstream_st *stream, struct op *op);
+void gpu_advance(double until);
+enum wait_how { WAIT_SPIN, WAIT_BLOCK };
+void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
+void host_busy(double us);
+bool stream_done(const struct CUstream_st *stream, uint64_t seq);
+struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority);
+void engine_float(struct op *op);    // a graph's node: starts when ready, in no stream
+void engine_abort(void);             // a kernel broke the context: nothing runs any more
+void engine_done(struct op *op, double now);
+double clock_ghz(const struct device *device, double at);
+
+// api.c
+enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4 };
+cudaError_t enter(const char *call, double cost_us, int needs);
+cudaError_t fail(cudaError_t error);  // sets the last error and returns it
+struct device *current_device(void);
+cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream);
+void sticky_error(cudaError_t error);
+void device_wait_idle(struct device *device, enum wait_how how);
+void event_recorded(struct CUevent_st *event, const struct op *op, double now);
+enum wait_how device_wait_how(const struct device *device);
+_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define ENTER(cost, needs)                                                                   \
+    do {                                                                                     \
+        cudaError_t entered = enter(__func__, cost, needs);                                  \
+        if (entered != cudaSuccess)                                                          \
+            return entered;                                                                  \
+    } while (0)
+
+// kernel.c
+struct kernel *kernel_find(const void *function, const char *name);
+bool *kernel_loaded(struct kernel *kernel, int device);
+int *kernel_max_shared(struct kernel *kernel);
+int64_t kernel_clock(const void *place);
+void pages_free(struct page *pages);
+void kernel_begin(struct op *op);   // at the start: how long will a block take?
+void kernel_effects(struct op *op); // at the end: its writes become visible
+size_t kernel_shared(const struct op *op);  // of one block, as an SM counts it
+void install_signal_handlers(void);
+
+// memory.c
+struct allocation {
+    char *base;
+    size_t bytes, mapped;
+    char *mapping;
+    struct device *device;       // NULL: pinned host memory
+    uint64_t id;
+    bool symbol, open;
+    char *kept;                  // a flag a page, while a kernel is watched
+    char name[48];
+    struct access_log *log;      // who touched it, in order.c
+    int logs, log_size;
+};
+struct allocation *allocation_at(const void *pointer);
+bool allocation_open(const void *address);  // let a kernel or copy touch device memory
+void allocations_close(void);
+void allocation_release(void *pointer);
+bool host_can_read(const void *pointer);
+void copy_effects(struct op *op);
+cudaError_t enqueue(struct CUstream_st *stream, struct op *op);  // or capture it
+
+// order.c
+void order_join(struct order *into, const struct order *from);
+void order_copy(struct order *to, const struct order *from);
+void order_submit(struct op *op);
+void order_access(struct op *op, const void *pointer, size_t bytes, bool writes);
+
+// graph.c
+bool capturing(const struct CUstream_st *stream);
+bool any_capture(void);
+cudaError_t capture_add(struct CUstream_st *stream, struct op *op);
+cudaError_t capture_forbids(struct CUstream_st *stream);
+void capture_record(struct CUstream_st *stream, struct CUevent_st *event);
+cudaError_t capture_wait(struct CUstream_st *stream, struct CUevent_st *event);
+void graph_start(struct op *op, double now);
+void graph_node_done(struct op *op, double now);
+void graph_run_free(struct graph_run *run);
+struct op *graph_parent(const struct op *node);
+
+#endif

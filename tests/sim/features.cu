@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+// One small use of each remaining part of the runtime, with the value that must come out.
+#include "check.h"
+
+enum { N = 1000 };
+__constant__ float scale[2] = {1.0f, 2.0f};
+__device__ int counter;
+__device__ int table[4];
+
+__global__ void Reverse(int *data) {  // needs its barrier
+    __shared__ int tile[256];
+    tile[threadIdx.x] = data[threadIdx.x];
+    __syncthreads();
+    data[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
+}
+__global__ void Sum(const int *data, int n, int *total) {
+    extern __shared__ int partial[];
+    partial[threadIdx.x] = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        partial[threadIdx.x] += data[i];
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < (unsigned)half)
+            partial[threadIdx.x] += partial[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0)
+        *total = partial[0];
+}
+template <typename T, int K> __global__ void Scale(T *x, int n) {
+    int i = (blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < n)
+        x[i] = x[i] * (T)K * scale[1];
+}
+__global__ void Count(void) { atomicAdd(&counter, 1); }
+__global__ void Wait(long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles)
+        ;
+}
+struct pair { char a; double b; };
+__global__ void Struct(double *out, struct pair p, bool twice) { *out = p.b * (twice ? 2 : 1) + p.a; }
+static void add(void *user) {
+    float ms;
+    *(int *)user += cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
+}
+static void say(const char *what, double value) { printf("%s %g\n", what, value); }
+
+int main(void) {
+    int h[256], *d, *d_total, value = 0;
+    float *d_x, x[N];
+    double *d_out, out;
+    cudaStream_t a, high;
+    CHECK(cudaMalloc(&d, sizeof h));
+    CHECK(cudaMalloc(&d_total, sizeof *d_total));
+    CHECK(cudaMalloc(&d_x, sizeof x));
+    CHECK(cudaMalloc(&d_out, sizeof out));
+    CHECK(cudaStreamCreate(&a));
+    int least, greatest;
+    CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CHECK(cudaStreamCreateWithPriority(&high, cudaStreamNonBlocking, greatest));
+
+    for (int i = 0; i < 256; i++)
+        h[i] = i;
+    CHECK(cudaMemcpy(d, h, sizeof h, cudaMemcpyHostToDevice));
+    Reverse<<<1, 256>>>(d);
+    CHECK(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost));
+    say("reverse", h[0] == 255 && h[255] == 0 && h[10] == 245);
+    Sum<<<1, 64, 64 * sizeof(int)>>>(d, 256, d_total);
+    CHECK(cudaMemcpy(&value, d_total, sizeof value, cudaMemcpyDefault));
+    say("sum", value);
+
+    for (int i = 0; i < N; i++)
+        x[i] = (float)i;
+    CHECK(cudaMemcpy(d_x, x, sizeof x, cudaMemcpyHostToDevice));
+    Scale<float, 3><<<dim3(2, 2), dim3(N / 4 + 1)>>>(d_x, N);
+    CHECK(cudaMemcpy(x, d_x, sizeof x, cudaMemcpyDeviceToHost));
+    say("template", x[7]);
+    const float three[2] = {1.0f, 3.0f};
+    CHECK(cudaMemcpyToSymbol(scale, three, sizeof three));
+    Scale<float, 1><<<4, 256>>>(d_x, N);
+    CHECK(cudaMemcpy(x, d_x, sizeof x, cudaMemcpyDeviceToHost));
+    say("constant", x[7]);
+    Count<<<10, 32>>>();
+    CHECK(cudaMemcpyFromSymbol(&value, counter, sizeof value));
+    say("atomic", value);
+    int *address, four = 4;
+    CHECK(cudaGetSymbolAddress((void **)&address, table));
+    CHECK(cudaMemcpy(address + 2, &four, sizeof four, cudaMemcpyHostToDevice));
+    CHECK(cudaMemcpyFromSymbol(h, table, sizeof table));
+    say("symbol", h[2]);
+    struct pair p = {1, 2.5};
+    Struct<<<1, 1>>>(d_out, p, true);
+    CHECK(cudaMemcpy(&out, d_out, sizeof out, cudaMemcpyDeviceToHost));
+    say("struct", out);
+    bool twice = false;
+    void *args[] = {&d_out, &p, &twice};
+    CHECK(cudaLaunchKernel(Struct, dim3(1), dim3(1), args, 0, 0));
+    CHECK(cudaMemcpy(&out, d_out, sizeof out, cudaMemcpyDeviceToHost));
+    say("launch_kernel", out);
+    int called = 0;
+    Wait<<<1, 1, 0, a>>>(cycles(500));
+    CHECK(cudaLaunchHostFunc(a, add, &called));
+    say("host_function_early", called);
+    CHECK(cudaStreamSynchronize(a));
+    say("host_function", called);
+
+    int blocks;
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Count, 1024, 0));
+    say("occupancy_threads", blocks);
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Count, 32, 0));
+    say("occupancy_blocks", blocks);
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Count, 32, 47 << 10));
+    say("occupancy_shared", blocks);
+
+    // 132 SMs with two blocks of 1,024 threads each: 265 take two turns, 264 one.
+    CHECK(cudaDeviceSynchronize());
+    for (int n = 264; n <= 265; n++) {
+        double t = now_us();
+        Wait<<<n, 1024>>>(cycles(1000));
+        CHECK(cudaDeviceSynchronize());
+        say(n == 264 ? "turns_264" : "turns_265", (int)((now_us() - t) / 1000));
+    }
+    // Both kernels' blocks need more than half of an SM's shared memory.
+    CHECK(cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
+    double t = now_us();
+    Wait<<<132, 32, 120 << 10, a>>>(cycles(1000));
+    Wait<<<132, 32, 120 << 10, high>>>(cycles(1000));
+    CHECK(cudaDeviceSynchronize());
+    say("shared_turns", (int)((now_us() - t) / 1000));
+    // A stream of higher priority goes before those that wait.
+    cudaEvent_t ends[2];
+    float ms;
+    CHECK(cudaEventCreate(&ends[0]));
+    CHECK(cudaEventCreate(&ends[1]));
+    Wait<<<264, 1024, 0>>>(cycles(1000));
+    Wait<<<264, 1024, 0, a>>>(cycles(1000));
+    CHECK(cudaEventRecord(ends[0], a));
+    Wait<<<264, 1024, 0, high>>>(cycles(1000));
+    CHECK(cudaEventRecord(ends[1], high));
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaEventElapsedTime(&ms, ends[1], ends[0]));
+    say("priority_first", ms > 0.5f);
+
+    // Copying bytes: 1 GiB read and 1 GiB written at the memory's bandwidth.
+    size_t free_bytes, total;
+    CHECK(cudaMemGetInfo(&free_bytes, &total));
+    say("memory_used", (double)(total - free_bytes) > 0);
+    char *big;
+    CHECK(cudaMalloc(&big, 1 << 20));
+    CHECK(cudaMemset(big, 7, 1 << 20));
+    char *fetched = (char *)malloc(1 << 20);
+    CHECK(cudaMemcpy(fetched, big, 1 << 20, cudaMemcpyDeviceToHost));
+    say("memset", fetched[12345]);
+    free(fetched);
+    CHECK(cudaFreeAsync(big, a));
+    CHECK(cudaFree(d));
+    int attribute;
+    cudaDeviceProp properties;
+    CHECK(cudaDeviceGetAttribute(&attribute, cudaDevAttrClockRate, 0));
+    say("clock_khz", attribute);
+    CHECK(cudaGetDeviceProperties(&properties, 0));
+    printf("name %s\n", properties.name);
+    CHECK(cudaDeviceReset());
+    t = now_us();
+    CHECK(cudaFree(0));
+    say("context_again", now_us() - t > 300000);
+    return 0;
+}
