@@ -4,15 +4,23 @@
 DIR     ?= labs
 LAB     ?=
 ARCH    ?= native
-BACKEND ?= cuda
 MACHINE ?=
 V       ?= 0
 
 PYTHON  ?= python3
 Q       := $(if $(filter 1,$(V)),,@)
 
-ifeq ($(filter cuda,$(BACKEND)),)
-$(error BACKEND is cuda, not '$(BACKEND)')
+# What runs the labs: cuda where a GPU is visible, else the simulated device; gpu.py says which
+# and why. BACKEND=cuda insists on hardware.
+ifndef BACKEND
+ifneq ($(filter build run grade record,$(MAKECMDGOALS)),)
+BACKEND := $(shell $(PYTHON) grading/gpu.py)
+else
+BACKEND := cuda
+endif
+endif
+ifeq ($(filter cuda sim,$(BACKEND)),)
+$(error BACKEND is cuda or sim, not '$(BACKEND)')
 endif
 
 # nvcc: NVCC, CUDA_HOME, PATH, the usual place, in this order.
@@ -31,7 +39,8 @@ labs   := $(sort $(wildcard $(DIR)/$(or $(number),[0-9][0-9])_*.cu))
 programs := $(patsubst $(DIR)/%.cu,$(out)/%,$(labs))
 
 .DELETE_ON_ERROR:
-.PHONY: help build run grade record starters starters-check test bench clean check-nvcc FORCE
+.SECONDARY:
+.PHONY: help build run grade record starters starters-check test bench fidelity clean check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
@@ -40,30 +49,59 @@ help:
 	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
 	@echo 'make test           everything that needs no GPU'
 	@echo 'make bench          what an error check adds to a launch (needs a GPU)'
+	@echo 'make fidelity       the simulated device beside the recorded H200'
 	@echo 'make starters       make labs/ from solutions/; starters-check compares'
 	@echo 'make clean          remove build/ and results/'
 	@echo
 	@echo 'LAB=01        one lab; all without it     ARCH=sm_90    default: native'
 	@echo 'DIR=solutions default: labs; or a path    NVCC=PATH     compiler to use'
-	@echo 'BACKEND=cuda  what runs the labs          V=1           show commands'
+	@echo 'BACKEND=sim   the simulated device; cuda insists on a GPU. Without it: the'
+	@echo '              GPU if there is one         V=1           show commands'
 
 build: $(if $(filter cuda,$(BACKEND)),check-nvcc) $(programs)
 	$(if $(labs),,$(error no lab $(LAB) in DIR=$(DIR): a lab is a file NN_name.cu))
 
 check-nvcc:
-	$(if $(NVCC),,$(error no nvcc found: install the CUDA Toolkit, or say NVCC=/path/to/nvcc))
+	$(if $(NVCC),,$(error no nvcc found: install the CUDA Toolkit, say NVCC=/path/to/nvcc, \
+	    or BACKEND=sim for the simulated device))
+
+ifeq ($(BACKEND),cuda)
+command := $(NVCC) $(NVCCFLAGS) -arch=$(ARCH) $(WARNINGS)
+else
+# A .cu file becomes C++ (rewrite.py turns launches into calls). -fsanitize=thread makes the
+# compiler announce each load and store, which the engine watches; its library is not linked.
+sim     := common/sim
+command := $(CXX) -std=c++17 -O2 -g -fsanitize=thread -Wall -Wextra -I$(sim)/include \
+           -iquote $(DIR)
+engine  := $(patsubst $(sim)/%.c,build/sim/engine/%.o,$(wildcard $(sim)/*.c))
+endif
 
 # The stamp holds the compiler and its flags: when they change, so does it, and all is rebuilt.
-command := $(NVCC) $(NVCCFLAGS) -arch=$(ARCH) $(WARNINGS)
 $(out)/command: FORCE
 	@mkdir -p $(@D); echo '$(command)' | cmp -s - $@ || echo '$(command)' > $@
 
-# The dependencies that nvcc writes (-MD) track the headers. A failed build leaves its log and
-# no program, so that nobody runs an old one.
+# The dependencies that the compiler writes track the headers. A failed build leaves its log
+# and no program, so that nobody runs an old one.
+ifeq ($(BACKEND),cuda)
 $(out)/%: $(DIR)/%.cu $(out)/command
 	@echo 'nvcc $(DIR)/$*.cu'
 	$(Q)rm -f $@; $(command) -MD -MF $@.d -o $@ $< > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
 	@grep -v 'Cannot find valid GPU' $@.log >&2 || true
+else
+$(out)/%: $(DIR)/%.cu $(out)/command $(sim)/rewrite.py $(engine)
+	@echo 'simulated: $(DIR)/$*.cu'
+	$(Q)rm -f $@; { $(PYTHON) $(sim)/rewrite.py $< > $@.cpp && \
+	    $(command) -MMD -MF $@.d -MT $@ -c -o $@.o $@.cpp && \
+	    $(CXX) -o $@ $@.o $(engine) -lm; } > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
+	@cat $@.log >&2
+
+build/sim/engine/%.o: $(sim)/%.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -O2 -Wall -Wextra -Wpedantic -ffp-contract=off -MMD -MP \
+	    -DSIM_INI_FILE='"$(sim)/h200.ini"' -c -o $@ $<
+build/sim/engine/params.o: $(sim)/h200.ini
+-include $(wildcard build/sim/engine/*.d)
+endif
 
 -include $(wildcard $(out)/*.d)
 
@@ -80,6 +118,11 @@ record:
 	@$(MAKE) -s build DIR='$(DIR)'
 	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
 	    --out 'worksheets/recorded/$(MACHINE)'
+
+# The simulated device beside the recorded H200; writes the table of common/sim/README.md.
+fidelity:
+	@$(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= >/dev/null
+	@$(PYTHON) common/sim/fidelity.py
 
 starters:
 	@$(PYTHON) solutions/make_starters.py

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import sys
 import time
@@ -87,3 +88,20 @@ def locked(bus_id, folder=None):
         yield
     finally:
         os.close(fd)
+
+
+def pick_backend():
+    """cuda where a GPU and a CUDA Toolkit are there, else sim, saying so in one line."""
+    devices, why = visible_devices()
+    toolkit = (os.environ.get("NVCC") or os.environ.get("CUDA_HOME") or shutil.which("nvcc")
+               or os.path.exists("/usr/local/cuda/bin/nvcc"))
+    if devices and toolkit:
+        return "cuda"
+    why = why or "no nvcc, so no CUDA Toolkit, on this machine"
+    print(f"{why}: using the SIMULATED device (BACKEND=cuda insists on hardware)",
+          file=sys.stderr)
+    return "sim"
+
+
+if __name__ == "__main__":
+    print(pick_backend())

@@ -72,10 +72,12 @@ def text_report(grades, verbose):
         lines.append("")
     earned, of = sum(g.earned for g in grades), sum(g.points_of for g in grades)
     failed = [g for g in grades if g.error]
+    practice = sum(bool(g.output) and g.output.backend == "simulated" for g in grades)
     skipped = sum(g.skipped is not None for g in grades)
     lines.append(f"{earned} of {of} points in {len(grades) - skipped} lab(s)"
                  + (f", {skipped} skipped" if skipped else "")
                  + (f", {len(failed)} could not be graded" if failed else "")
+                 + (f", {practice} simulated, for practice" if practice else "")
                  + (": full marks" if exit_code(grades) == FULL else ""))
     return "\n".join(lines)
 
@@ -101,7 +103,8 @@ def main():
     two = commands.add_parser("run", parents=[shared], help="build, run and check")
     two.add_argument("--dir", default="labs", help="labs, solutions or a path")
     two.add_argument("--lab", help="number of one lab; all without it")
-    two.add_argument("--backend", choices=["cuda"], default="cuda")
+    two.add_argument("--backend", choices=["cuda", "sim"],
+                     help="hardware or the simulated device; default: hardware if there is any")
     two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
     options = parser.parse_args()

@@ -46,12 +46,13 @@ def reference_for(stem, options, bus_id):
 
 def run(options):
     folder = Path(options.dir)
-    stems = runner.find_labs(folder, options.lab)
+    options.backend = options.backend or runner.gpu.pick_backend()
+    stems, bus_id = runner.find_labs(folder, options.lab), runner.device_for(options.backend)
     print(f"building {runner.short_name(folder)} ...", file=sys.stderr, flush=True)
     build(folder.resolve(), stems, options.backend)
     if not options.no_reference and runner.short_name(folder) != "solutions":
         build(runner.KIT / "solutions", stems, options.backend)
-    bus_id, grades, begun = runner.device_for(options.backend), [], time.monotonic()
+    grades, begun = [], time.monotonic()
     for place, stem in enumerate(stems, 1):
         print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
               file=sys.stderr, flush=True)

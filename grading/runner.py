@@ -132,9 +132,13 @@ def first_error(program):
 
 
 def device_for(backend):
-    """The bus id of the GPU to lock, or None where no hardware is used."""
-    devices = gpu.visible_devices()[0] if backend == "cuda" else []
-    return devices[0]["bus_id"] if devices else None
+    """The bus id of the GPU to lock, or None for the simulated device. Raises UsageError."""
+    if backend == "sim":
+        return None
+    devices, why = gpu.visible_devices()
+    if not devices:
+        raise UsageError(f"BACKEND=cuda, but {why}; BACKEND=sim uses the simulated device")
+    return devices[0]["bus_id"]
 
 
 def alone(bus_id):
@@ -164,21 +168,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", default="labs")
     parser.add_argument("--lab")
-    parser.add_argument("--backend", default="cuda", choices=["cuda"])
+    parser.add_argument("--backend", choices=["cuda", "sim"])
     parser.add_argument("--out", help="keep outputs there, and only those of labs that finished")
     options = parser.parse_args()
+    backend = options.backend or gpu.pick_backend()
     try:
-        stems = find_labs(options.dir, options.lab)
+        stems, bus_id = find_labs(options.dir, options.lab), device_for(backend)
+        if options.out and (backend == "sim") != Path(options.out).name.startswith("simulated"):
+            raise UsageError("outputs of the simulated device, and no others, are recorded under "
+                             "a MACHINE that begins with 'simulated'")
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
-    folder = Path(options.out) if options.out else results_of(options.dir, options.backend)
-    bus_id, failed, skipped, begun = device_for(options.backend), [], 0, time.monotonic()
+    folder = Path(options.out) if options.out else results_of(options.dir, backend)
+    failed, skipped, begun = [], 0, time.monotonic()
     for place, stem in enumerate(stems, 1):
         print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
               file=sys.stderr, flush=True)
         with alone(bus_id):
-            run = run_lab(program_of(stem, options.dir, options.backend), echo=show)
+            run = run_lab(program_of(stem, options.dir, backend), echo=show)
         said = stderr_beyond_warnings(run)
         if said:
             print(said, file=sys.stderr)
