@@ -27,13 +27,33 @@ chmod +x "$out"
 """
 
 
+# Stands in for the driver: what gpu.py asks it, answered as by a machine with one GPU.
+FAKE_DRIVER = r"""
+#include <string.h>
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDeviceGetCount(int *count) { return *count = 1, 0; }
+int cuDeviceGet(int *device, int index) { return *device = index, 0; }
+int cuDeviceGetName(char *name, int room, int device) {
+    return strncpy(name, "Fake", (unsigned)room), device;
+}
+int cuDeviceGetPCIBusId(char *id, int room, int device) {
+    return strncpy(id, "0000:7f:00.0", (unsigned)room), device;
+}
+int cuGetErrorString(int error, const char **text) { return *text = "fake", error; }
+"""
+
+
 class Kit(unittest.TestCase):
-    """A copy of the kit with the fake compiler and three small labs in mine/."""
+    """A copy of the kit with a fake compiler, a fake driver and three small labs in mine/."""
 
     def setUp(self):
         held = kit.folder()
         self.addCleanup(held.cleanup)
         self.copy = kit.copy_of_kit(held.name)
+        (self.copy / "driver.c").write_text(FAKE_DRIVER)
+        code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", self.copy / "libcuda.so.1",
+                                self.copy / "driver.c")
+        self.assertEqual(code, 0, err)
         self.nvcc, self.log = self.copy / "nvcc", self.copy / "log"
         self.nvcc.write_text(FAKE_NVCC)
         self.nvcc.chmod(0o755)
@@ -44,9 +64,10 @@ class Kit(unittest.TestCase):
     def lab(self, number, text):
         (self.copy / "mine" / f"{number}_x.cu").write_text(text)
 
-    def make(self, *arguments):
+    def make(self, *arguments, driver=None):
         self.log.write_text("")
-        environment = kit.clean_environment(FAKE_LOG=str(self.log))
+        environment = kit.clean_environment(FAKE_LOG=str(self.log),
+                                            LD_LIBRARY_PATH=driver or str(self.copy))
         return kit.call("make", f"NVCC={self.nvcc}", "DIR=mine", "BACKEND=cuda", *arguments,
                         cwd=self.copy, env=environment)
 
@@ -103,6 +124,10 @@ class Kit(unittest.TestCase):
         code, _, err = self.make("record")
         self.assertIn("which machine", err)
         self.assertNotEqual(code, 0)
+        code, _, err = self.make("run", f"NVCC={self.nvcc}", "BACKEND=cuda",
+                                 driver="/nowhere")
+        self.assertNotEqual(code, 0)
+        self.assertIn("BACKEND=cuda, but no", err)
 
     def test_record_keeps_only_what_finished(self):
         self.lab("02", "//> half an output\n//! exit 3\n")
