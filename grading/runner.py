@@ -23,6 +23,7 @@ import gpu
 KIT = Path(__file__).resolve().parent.parent
 TIME_LIMIT = 120.0      # seconds; the slowest lab takes about five on an H200
 OUTPUT_LIMIT = 1 << 20  # bytes; a lab prints a few thousand
+POLL = 0.05             # seconds between looks at a running program
 SKIPPED = 77
 
 
@@ -70,51 +71,102 @@ def results_of(folder, backend):
     return KIT / "results" / backend / short_name(folder)
 
 
-def run_lab(program, echo=None, time_limit=TIME_LIMIT):
-    """Run one program without input. `echo` gets its standard output as it comes, as bytes.
+class Plain:
+    """Starts a program as it is. sandbox.py has another, which confines it."""
+
+    def start(self, command):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, start_new_session=True, cwd=KIT)
+
+    def trouble(self, child):
+        """Asked while it runs, every POLL seconds: why it must be stopped, or nothing."""
+        return ""
+
+    def exit_code(self, child, code):
+        """What the program itself ended with; negative for a signal."""
+        return code
+
+
+def run_lab(program, echo=None, time_limit=TIME_LIMIT, box=None):
+    """Run one program without input. `echo` gets its standard output as it comes, as bytes."""
+    if not program.exists():
+        run = Run()
+        run.problem = f"did not build: {first_error(program)}"
+        return run
+    return run_command([str(program)], echo, time_limit, box)
+
+
+def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):
+    """Run a command without input, in a box if one is given.
 
     Its whole process group is ended when it has ended, or at the limits.
     """
-    run = Run()
-    if not program.exists():
-        run.problem = f"did not build: {first_error(program)}"
-        return run
-    begun = time.monotonic()
-    child = subprocess.Popen([str(program)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, start_new_session=True, cwd=KIT)
+    run, box, begun = Run(), box or Plain(), time.monotonic()
+    child = box.start(command)
     with selectors.DefaultSelector() as select:
-        select.register(child.stdout, selectors.EVENT_READ, "out")
-        select.register(child.stderr, selectors.EVENT_READ, "err")
-        while select.get_map() and not run.problem:
-            left = begun + time_limit - time.monotonic()
-            ready = select.select(max(left, 0))
-            if not ready:
-                run.problem = f"was stopped after {time_limit:.0f} s: does a loop never end?"
-            for key, _ in ready:
-                data = os.read(key.fd, 65536)
-                if not data:
-                    select.unregister(key.fileobj)
-                elif key.data == "out":
-                    run.out += data
-                    if echo:
-                        echo(data)
-                else:
-                    run.err += data
+        for file, name in ((child.stdout, "out"), (child.stderr, "err")):
+            os.set_blocking(file.fileno(), False)
+            select.register(file, selectors.EVENT_READ, name)
+        checked, ended, pause = begun, False, 0.001
+        while not (ended or run.problem):
+            if select.get_map():
+                ready = select.select(POLL)
+            else:  # it closed both: mostly because it is just ending
+                ready, pause = [], min(2 * pause, POLL)
+                time.sleep(pause)
+            ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended:
+                end_group(child.pid)  # what it left running in the background
+                ready = [(key, 0) for key in list(select.get_map().values())]
+            read(ready, select, run, echo, to_the_end=ended)
             if len(run.out) + len(run.err) > OUTPUT_LIMIT:
                 run.problem = f"was stopped: it printed over {OUTPUT_LIMIT >> 20} MB"
+            elif not ended and time.monotonic() > begun + time_limit:
+                run.problem = f"was stopped after {time_limit:.0f} s: does a loop never end?"
+            elif not ended and time.monotonic() >= checked + POLL:
+                checked, run.problem = time.monotonic(), box.trouble(child)
     if run.problem:
         end_group(child.pid)
     _, status, usage = os.wait4(child.pid, 0)
-    end_group(child.pid)  # what it left running in the background
-    child.returncode = run.code = os.waitstatus_to_exitcode(status)
+    end_group(child.pid)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    run.code = box.exit_code(child, child.returncode)
     child.stdout.close()
     child.stderr.close()
     run.wall, run.cpu = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
     if not run.problem and run.code not in (0, SKIPPED):
         said = run.err.decode(errors="replace").strip().splitlines()
-        how = f"signal {signal.Signals(-run.code).name}" if run.code < 0 else f"exit code {run.code}"
-        run.problem = f"ended with {how}" + (f": {said[0]}" if said else "")
+        how = f"signal {signal_name(-run.code)}" if run.code < 0 else f"exit code {run.code}"
+        run.problem = f"ended with {how}" + (f": {said[0][:200]}" if said else "")
     return run
+
+
+def read(ready, select, run, echo, to_the_end):
+    """Take what the pipes hold: a piece of each, or, once it has ended, all that is left."""
+    for key, _ in ready:
+        while len(run.out) + len(run.err) <= OUTPUT_LIMIT:
+            try:
+                data = os.read(key.fd, 65536)
+            except BlockingIOError:
+                break  # nothing more now; a process that got away may hold the other end
+            if not data:
+                select.unregister(key.fileobj)
+                break
+            if key.data == "out":
+                run.out += data
+                if echo:
+                    echo(data)
+            else:
+                run.err += data
+            if not to_the_end:
+                break
+
+
+def signal_name(number):
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def end_group(pid):
