@@ -42,6 +42,18 @@ def visible_devices():
     return found, ""
 
 
+def architecture():
+    """What nvcc's -arch=native would mean here, as sm_90; nothing where the driver does not say."""
+    driver, device, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), []
+    with contextlib.suppress(AttributeError):
+        driver.cuDeviceGet(ctypes.byref(device), 0)
+        for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+            value = ctypes.c_int()
+            if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) == 0:
+                found.append(str(value.value))
+    return f"sm_{''.join(found)}" if len(found) == 2 else ""
+
+
 def open_lock(path):
     """A descriptor of the lock file, whoever made it; never through a link."""
     for _ in range(10):

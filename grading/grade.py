@@ -4,8 +4,12 @@
 
     grade.py check FILE...                  recorded outputs; needs no GPU
     grade.py run --dir DIR [--lab NN]       build, run on this machine, check
+    grade.py class SUBMISSIONS --out OUT    a class: a folder or a zip a student
+    grade.py export OUT --to SYSTEM         its grades, as a course system reads them
+    grade.py report OUT                     its grades, as one web page
 
-Exit code: 0 full marks, 1 below, 2 a mistake in the call, 3 something could not be graded.
+Exit code: 0 full marks (class, export, report: done), 1 below, 2 a mistake in the call,
+3 something could not be graded.
 The report goes to standard output, progress to standard error. The checks are in ranges/.
 """
 import argparse
@@ -89,6 +93,53 @@ def exit_code(grades):
     return FULL if of and sum(g.earned for g in grades) == of else BELOW
 
 
+def add_class_commands(commands):
+    """The subcommands for a class; class_run.py, export.py and report.py do the work."""
+    one = commands.add_parser("class", help="grade what a class handed in")
+    one.add_argument("submissions", metavar="SUBMISSIONS",
+                     help="a folder, or a zip, with a folder or a zip for each student")
+    one.add_argument("--out", required=True, help="folder for grades; run again, it goes on there")
+    one.add_argument("--roster", help="CSV of the students, as the course system exports it")
+    one.add_argument("--labs", help="numbers, as 01,02; all without it")
+    one.add_argument("--jobs", type=positive, default=None, help="builds at once; default: the cores")
+    one.add_argument("--attempts", type=positive, default=3, help="runs while too noisy to say")
+    one.add_argument("--only-failed", action="store_true",
+                     help="grade those who could not be graded, and leave all others alone")
+    one.add_argument("--force", action="store_true", help="grade all again")
+    one.add_argument("--backend", choices=["cuda", "sim"], help="default: hardware, or nothing is run")
+    one.add_argument("--outputs", action="store_true", help="check the outputs handed in; run nothing")
+    one.add_argument("--single", action="store_true", help="SUBMISSIONS is one student's work")
+    one.add_argument("--credit-simulated", action="store_true",
+                     help="points for simulated figures, too, which are practice otherwise")
+    one.add_argument("--unsafe", action="store_true", help="run programs without a sandbox")
+    one.add_argument("--bind", action="append", metavar="FOLDER",
+                     help="one more folder that programs may read, as where a compiler lies")
+    one.add_argument("--time-limit", type=positive, default=120, help="seconds for one run of one lab")
+    one.add_argument("--ranges", type=Path, default=ranges.HERE, help="folder of range files")
+    two = commands.add_parser("export", help="a class's grades, for a course system")
+    two.add_argument("out", metavar="OUT", help="the folder that `class` wrote")
+    two.add_argument("--to", required=True, choices=["gradescope", "canvas", "moodle", "prairielearn",
+                                                     "classroom", "junit", "csv"])
+    two.add_argument("--roster", help="CSV of the students, as the course system exports it")
+    two.add_argument("--title", default="CUDA timing labs",
+                     help="the assignment; for Canvas with its number: 'Labs (1234)'")
+    two.add_argument("--student", help="one student alone")
+    two.add_argument("--file", help="write there, not to standard output; for the formats of one "
+                     "student a file a folder")
+    three = commands.add_parser("report", help="a class's grades, as one web page")
+    three.add_argument("out", metavar="OUT", help="the folder that `class` wrote")
+    three.add_argument("--roster", help="CSV of the students, as the course system exports it")
+    three.add_argument("--title", default="CUDA timing labs")
+    three.add_argument("--file", help="write there, not to standard output")
+
+
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0],
                                      epilog="\n".join(__doc__.splitlines()[2:]),
@@ -107,16 +158,21 @@ def main():
                      help="hardware or the simulated device; default: hardware if there is any")
     two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
+    add_class_commands(commands)
     options = parser.parse_args()
     if options.command == "check":
         grades = check(options)
-    else:
+    elif options.command == "run":
         import run  # here, so that a check of one file does not wait for its modules
         try:
             grades = run.run(options)
         except run.runner.UsageError as error:
             print(error, file=sys.stderr)
             return USAGE
+    else:
+        import importlib
+        module = {"class": "class_run"}.get(options.command, options.command)
+        return importlib.import_module(module).main(options)
     if options.format == "json":
         print(json.dumps({"points": sum(g.earned for g in grades),
                           "of": sum(g.points_of for g in grades),

@@ -21,6 +21,7 @@ In a formula device_mhz and device_sms come from the device line, and process_wa
 whole process's time in seconds.
 """
 import configparser
+import functools
 import re
 from pathlib import Path
 
@@ -62,9 +63,16 @@ def load(stem, folder=HERE):
     """The checks of one lab, in the order of its range file. Raises RangeError."""
     path = Path(folder) / f"{stem}.ini"
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        stamp = path.stat()
+    except OSError:
         raise NoSuchLab(f"there is no such lab: no {path}") from None
+    return list(_load(path, stamp.st_mtime_ns, stamp.st_size))
+
+
+@functools.lru_cache(maxsize=100)  # a class has thousands of outputs of a dozen labs
+def _load(path, _changed, _size):
+    try:
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RangeError(f"{path}: cannot be read: {error}") from None
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), strict=True,

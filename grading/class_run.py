@@ -1,0 +1,735 @@
+# SPDX-License-Identifier: MIT
+"""grade.py class: grade what a class handed in, one JSON a student.
+
+OUT/class.json              what was graded, against what
+OUT/students/NAME/grade.json   written whole or not at all, when the student is done
+OUT/students/NAME/          what the student saw: the report, and every attempt's output
+OUT/reference/              what the solutions printed on this machine
+
+A grade carries a key: a hash of the submission, the kit, the ranges, the device and the
+options that matter. A student with a grade of the same key is not graded again, so a run that
+was stopped, however, goes on where it was.
+"""
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import gpu
+import intake
+import output
+import ranges
+import roster
+import runner
+import verdict
+from graded import grade_data
+from workshop import Infrastructure, Workshop
+
+ALL_GRADED, USAGE, COULD_NOT, STOPPED = 0, 2, 3, 130
+REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
+NEAR = 0.1               # a figure so near to its bound, relative, is measured again
+NOT_GRADING = {"export.py", "report.py", "roster.py"}  # what no grade depends on
+
+# What may become of one lab. All but the last are the student's doing.
+GRADED, MISSING, REFUSED, NOT_BUILT, FAILED, UNREADABLE, SKIPPED, COULD_NOT_GRADE = (
+    "graded", "not handed in", "refused", "did not build", "failed", "unreadable", "skipped",
+    "could not grade")
+
+
+def digest_of(*parts):
+    sum_ = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogateescape")
+        sum_.update(b"%d:" % len(data) + data)
+    return sum_.hexdigest()[:16]
+
+
+def kit_digest(ranges_folder, stems):
+    """Of all of the kit that a grade depends on."""
+    paths = [p for p in (runner.KIT / "grading").glob("*.py") if p.name not in NOT_GRADING]
+    paths += [p for p in (runner.KIT / "common").rglob("*") if p.is_file()]
+    paths += [runner.KIT / "Makefile"]
+    paths += [runner.KIT / "solutions" / f"{stem}.cu" for stem in stems]
+    parts = []
+    for path in sorted(paths):
+        if path.exists() and "__pycache__" not in path.parts:
+            parts += [path.relative_to(runner.KIT), path.read_bytes()]
+    for stem in stems:
+        with contextlib.suppress(OSError):
+            parts += [stem, (Path(ranges_folder) / f"{stem}.ini").read_bytes()]
+    return digest_of(*parts)
+
+
+def labs_wanted(options):
+    """The stems to grade: all that have ranges, or those of --labs. Raises UsageError."""
+    stems = sorted(p.stem for p in Path(options.ranges).glob("[0-9][0-9]_*.ini"))
+    if not stems:
+        raise runner.UsageError(f"{options.ranges}: no range file in it")
+    if not options.labs:
+        return stems
+    numbers = [part.strip() for part in options.labs.split(",") if part.strip()]
+    chosen = []
+    for text in numbers:
+        found = [s for s in stems if text.isdigit() and int(s[:2]) == int(text)]
+        if not found:
+            raise runner.UsageError(f"--labs {text}: no such lab; there are: "
+                                    + " ".join(s[:2] for s in stems))
+        chosen += found
+    return sorted(set(chosen))
+
+
+class Grader:
+    """Grades one student after the other. What it needs is made once, before workers start."""
+
+    def __init__(self, options, stems):
+        self.options, self.stems, self.out = options, stems, Path(options.out)
+        self.ranges = Path(options.ranges)
+        self.backend, self.workshop, self.no_workshop = options.backend or "", None, ""
+        self.kit = kit_digest(options.ranges, stems)
+        self.points_of, self.range_errors = {}, {}
+        for stem in stems:
+            try:
+                self.points_of[stem] = sum(c.points for c in ranges.load(stem, self.ranges))
+            except ranges.RangeError as error:
+                self.points_of[stem], self.range_errors[stem] = 0, str(error)
+        self.references = {}
+
+    # ---- what the machine has ----
+
+    def open_workshop(self):
+        """For the programs of a class that holds any; without one they cannot be graded."""
+        if not self.backend:
+            self.backend = "cuda" if gpu.visible_devices()[0] else ""
+        if not self.backend:
+            self.no_workshop = (f"no GPU: {gpu.visible_devices()[1]}; --outputs checks only the outputs "
+                                "handed in, --backend sim runs on the simulated device, for practice")
+            return
+        self.workshop = Workshop(self.out, self.backend, self.options.unsafe, self.options.time_limit,
+                                 self.options.bind or ())
+        try:
+            self.workshop.look()
+        except Infrastructure as error:
+            self.no_workshop = str(error)
+
+    def close(self):
+        if self.workshop:
+            self.workshop.close()
+
+    def key(self, name, digest, runs):
+        """What the student's grade depends on, hashed. The device counts where programs run."""
+        device = f"{self.backend} {self.workshop.device if self.workshop else ''}" if runs else ""
+        options = (self.options.attempts, self.options.time_limit) if runs else ()
+        return digest_of(name, digest, self.kit, ",".join(self.stems), device,
+                         *options, self.options.credit_simulated, self.options.outputs)
+
+    def runs(self, submission):
+        """The labs of which the program is built and run here."""
+        return [] if self.options.outputs else [s for s in submission.stems(".cu") if s in self.stems]
+
+    # ---- the solution on this machine ----
+
+    def reference(self, stem, again=False):
+        """(Output or None, why there is none). Raises Infrastructure where the solution fails."""
+        kept = self.references.get(stem)
+        if kept and not again and time.monotonic() - kept[0] < REFERENCE_AGE:
+            return kept[1]
+        source = runner.KIT / "solutions" / f"{stem}.cu"
+        if not source.exists():
+            return None, "there is no solution to compare with"
+        with self.workshop.place(f"reference.{os.getpid()}.{stem}", {stem: source.read_bytes()}) as place:
+            why, _ = self.workshop.build(place, stem)
+            if why:
+                raise Infrastructure(f"the solution does not build here: {why}")
+            run = self.workshop.run(place, stem)
+        if run.problem:
+            raise Infrastructure(f"the solution {run.problem} here")
+        runner.save(self.out / "reference" / f"{stem}.txt", run.out)
+        try:
+            out = output.parse(run.out, f"reference/{stem}.txt")
+        except output.OutputError as error:
+            raise Infrastructure(f"the solution's output cannot be read: {error}") from None
+        if out.skipped is not None:
+            if self.backend == "cuda" and re.search(r"no CUDA device", out.skipped):
+                raise Infrastructure(f"the GPU is not seen in the sandbox: {out.skipped}")
+            result = (None, out.skipped)
+        else:
+            result = (out, "")
+        self.references[stem] = (time.monotonic(), result)
+        return result
+
+    # ---- one student ----
+
+    def grade(self, entry, folder):
+        """The student's grade as a dict; keeps in `folder` what the student saw."""
+        try:
+            submission = entry.read(self.stems)
+        except OSError as error:
+            return self._broken(entry, f"cannot be read: {error.strerror or error}")
+        kept = Kept(folder)
+        runs = self.runs(submission)
+        labs, grades = {}, []
+        if runs and not self.no_workshop:
+            with self.workshop.place(intake.slug(entry.name),
+                                     {s: submission.files[s, ".cu"] for s in runs}) as place:
+                built = self._build_all(place, runs)
+                for stem in runs:
+                    labs[stem] = self._lab_of_program(submission, stem, place, built[stem], kept)
+        for stem in self.stems:
+            if stem not in labs:
+                labs[stem] = self._lab_of_output(submission, stem, runs)
+            labs[stem].setdefault("checks", [])
+            grades.append(labs[stem].pop("graded", None))
+        for stem in self.stems:
+            lab = labs[stem]
+            lab["practice"] = lab.get("backend") == "simulated" and not self.options.credit_simulated
+            lab["credit"] = 0 if lab["practice"] else lab["points"]
+        labs = [{"lab": stem, **labs[stem]} for stem in self.stems]
+        could_not = [lab for lab in labs if lab["state"] == COULD_NOT_GRADE]
+        kept.text("report.txt", student_report(entry.name, labs, grades, submission))
+        return {"student": entry.name, "key": self.key(entry.name, submission.digest(), runs),
+                "kit": self.kit, "state": COULD_NOT_GRADE if could_not else GRADED,
+                "reason": could_not[0]["reason"] if could_not else "",
+                "points": sum(lab["credit"] for lab in labs),
+                "of": sum(lab["of"] for lab in labs),
+                "hints": submission.hints, "notes": submission.notes + (
+                    [submission.broken] if submission.broken else []),
+                "worksheets": submission.stems(".md"), "kept": sorted(kept.names), "labs": labs}
+
+    def _broken(self, entry, reason):
+        return {"student": entry.name, "key": "", "kit": self.kit, "state": COULD_NOT_GRADE,
+                "reason": reason, "points": 0, "of": sum(self.points_of.values()),
+                "hints": entry.hints, "notes": [], "worksheets": [], "kept": [], "labs": []}
+
+    def _lab(self, stem, state, reason="", **more):
+        return {"state": state, "reason": reason, "points": 0, "of": self.points_of[stem], **more}
+
+    def _build_all(self, place, stems):
+        """stem -> (why it did not build, what was said), as many at once as --jobs."""
+        import concurrent.futures  # here: a class of outputs does not wait for it
+        jobs = max(1, min(self.options.jobs, len(stems)) if self.build_in_parallel else 1)
+
+        def one(stem):
+            try:
+                return self.workshop.build(place, stem)
+            except Infrastructure as error:
+                return error
+        if jobs == 1:
+            return {stem: one(stem) for stem in stems}
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            return dict(zip(stems, pool.map(one, stems)))
+
+    build_in_parallel = True
+
+    def _lab_of_program(self, submission, stem, place, built, kept):
+        more = {"source": "run here", "sandbox": self.workshop.sort}
+        try:
+            if stem in self.range_errors:
+                raise Infrastructure(self.range_errors[stem])
+            if isinstance(built, Infrastructure):
+                raise built
+            why, said = built
+            if said:
+                kept.text(f"{stem}.build.txt", said)
+            if why:
+                return self._lab(stem, NOT_BUILT, why, **more)
+            reference, no_reference = self.reference(stem)
+            return {**self._best_attempt(submission, stem, place, reference, no_reference, kept), **more}
+        except Infrastructure as error:
+            return self._lab(stem, COULD_NOT_GRADE, str(error), **more)
+
+    def _best_attempt(self, submission, stem, place, reference, no_reference, kept):
+        """Run until nothing is inconclusive or near its bound; the attempt with most points
+        counts, the earlier of equal ones. A failure is not tried again, only explained."""
+        best, tries = None, []
+        for attempt in range(1, self.options.attempts + 1):
+            run = self.workshop.run(place, stem)
+            name = f"{stem}.attempt{attempt}.txt"
+            kept.bytes(name, run.out)
+            if run.err:
+                kept.bytes(f"{stem}.attempt{attempt}.stderr.txt", run.err)
+            if run.problem or run.code == runner.SKIPPED:
+                return self._failed(stem, run, no_reference, best, tries + [{"output": name, "points": 0}])
+            lab, graded = self._judge(run.out, f"{stem}.txt", stem, reference, run.wall)
+            tries.append({"output": name, "points": lab["points"]})
+            if best is None or lab["points"] > best[0]["points"]:
+                best = (lab, graded, run.out)
+            if not any(worth_another_try(v) for v in graded.verdicts):
+                break
+        kept.bytes(f"{stem}.txt", best[2])
+        return {**best[0], "graded": best[1], "attempts": tries}
+
+    def _failed(self, stem, run, no_reference, best, tries):
+        """The program failed or skipped. Where the solution now does too, it is the machine."""
+        if run.problem:
+            _, no_reference = self.reference(stem, again=True)
+        if best:  # it ran before: that counts
+            return {**best[0], "graded": best[1], "attempts": tries}
+        if run.code == runner.SKIPPED and not run.problem:
+            if no_reference:  # so does the solution: this machine has not what the lab needs
+                return {**self._lab(stem, SKIPPED, f"here: {no_reference}"), "of": 0, "attempts": tries}
+            return self._lab(stem, FAILED, "it says that it skips, where the solution runs",
+                             attempts=tries)
+        return self._lab(stem, FAILED, run.problem, attempts=tries)
+
+    def _lab_of_output(self, submission, stem, runs):
+        """A lab of which nothing ran here: its output is judged, or there is none."""
+        if submission.broken:
+            return self._lab(stem, REFUSED, submission.broken)
+        if stem in self.range_errors:
+            return self._lab(stem, COULD_NOT_GRADE, self.range_errors[stem])
+        if stem in runs:
+            return self._lab(stem, COULD_NOT_GRADE, self.no_workshop)
+        data = submission.files.get((stem, ".txt"))
+        if data is None:
+            if stem in submission.refused:
+                return self._lab(stem, REFUSED, submission.refused[stem])
+            why = ""
+            if self.options.outputs and (stem, ".cu") in submission.files:
+                why = f"only the program, which --outputs does not run: hand in {stem}.txt"
+            return self._lab(stem, MISSING, why)
+        lab, graded = self._judge(data, f"{stem}.txt", stem)
+        return {**lab, "graded": graded, "source": "output handed in"}
+
+    def _judge(self, data, name, stem, reference=None, wall=None):
+        """(the lab's dict, its Graded) of one output."""
+        graded = grade_data(data, name, self.ranges, stem, reference, wall)
+        out = graded.output
+        lab = self._lab(stem, GRADED)
+        if out is not None:
+            lab.update(backend=out.backend, device=out.device)
+        if graded.error:
+            lab.update(state=UNREADABLE, reason=graded.error)
+        elif out.skipped is not None:
+            lab.update(state=SKIPPED, reason=out.skipped)
+        else:
+            lab.update(points=graded.earned, checks=[short(v) for v in graded.verdicts],
+                       figures=figures(out), without_spread=without_spread(out))
+        lab["notes"] = graded.notes
+        return lab, graded
+
+
+def short(v):
+    """A verdict for the JSON; why its range is what it is stands in the range file."""
+    whole = v.as_dict()
+    kept = {k: whole[k] for k in ("check", "verdict", "value", "range", "points", "of", "todo")}
+    return {**kept, "message": whole["message"]} if whole["message"] else kept
+
+
+def worth_another_try(v):
+    """Too noisy to say, or failed by so little that noise may have done it."""
+    if v.state == verdict.INCONCLUSIVE:
+        return True
+    if v.state != verdict.FAIL or v.check.equals:
+        return False
+    try:
+        value = float(v.shown.split()[0])
+    except (ValueError, IndexError):
+        return False
+    low, high = v.check.min, v.check.max
+    if low is not None and value < low:
+        return value >= low - NEAR * abs(low)
+    if high is not None and value > high:
+        return value <= high + NEAR * abs(high)
+    return bool(v.check.reference_factor)  # inside its bounds, but not what the solution measures
+
+
+def spread_values(out):
+    """(name, Value) of the figures that are medians of several readings of time."""
+    for name, value in out.values.items():
+        yield name, value
+    for name, points in out.series.items():
+        for at, value in points.items():
+            yield f"{name}[{at:g}]", value
+
+
+def figures(out):
+    """Short hashes of the measured lines that no second run prints: those with a spread. Equal
+    ones in two submissions are one measurement."""
+    if out.backend != "hardware":
+        return []
+    return [hashlib.sha256(f"{name} {v.value} {v.low} {v.high} {v.count}".encode()).hexdigest()[:10]
+            for name, v in spread_values(out) if not v.derived and v.low < v.high]
+
+
+def without_spread(out):
+    """Whether not one of several timed figures spreads, as no real measurement does."""
+    timed = [v for _, v in spread_values(out) if not v.derived and v.count >= 5
+             and v.unit in ("ns", "us", "ms", "s")]
+    return out.backend == "hardware" and len(timed) >= 3 and all(v.low == v.high for v in timed)
+
+
+def student_report(name, labs, grades, submission):
+    """What the student sees: the report of `check` and `run`, and what was not graded."""
+    import grade
+    lines = [f"{intake.printable(name)}: {sum(lab['credit'] for lab in labs)} of "
+             f"{sum(lab['of'] for lab in labs)} points", ""]
+    for lab, graded in zip(labs, grades):
+        if graded is not None:
+            lines.append(grade.text_report([graded], False).rsplit("\n\n", 1)[0].rstrip("\n"))
+            if lab["practice"]:
+                lines.append("  simulated: practice, which earns no points")
+        else:
+            lines.append(f"{lab['lab'].replace('_', ' ', 1)}  {lab['state']}  0/{lab['of']}")
+            if lab["reason"]:
+                lines.append(grade.wrap(lab["reason"], "  "))
+        lines.append("")
+    if submission.broken:
+        lines.append(submission.broken)
+    lines += [f"not graded: {note}" for note in submission.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+class Kept:
+    """What is kept of one student. Files of an earlier grading go when the new grade stands."""
+
+    def __init__(self, folder):
+        self.folder, self.names = folder, set()
+
+    def bytes(self, name, data):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_bytes(data)
+        self.names.add(name)
+
+    def text(self, name, text):
+        self.bytes(name, text.encode("utf-8", "replace"))
+
+
+def write_grade(folder, grade):
+    """grade.json, whole or not at all, and safe from a loss of power; then old files go."""
+    lines = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in grade.items()
+             if key != "labs"]
+    labs = ",\n".join(json.dumps(lab, ensure_ascii=False) for lab in grade["labs"])
+    text = "{\n" + ",\n".join(lines) + ',\n"labs": [\n' + labs + "\n]\n}\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".grade.{os.getpid()}.part"
+    with open(part, "wb") as file:
+        file.write(text.encode("utf-8", "surrogatepass"))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, folder / "grade.json")
+    for path in folder.iterdir():
+        if path.name not in grade["kept"] and path.name != "grade.json":
+            path.unlink()
+
+
+def read_grade(folder):
+    """The grade in a student's folder, or None if there is none, or half of one."""
+    try:
+        grade = json.loads((folder / "grade.json").read_text(encoding="utf-8", errors="surrogatepass"))
+        return grade if isinstance(grade, dict) and "key" in grade and "labs" in grade else None
+    except (OSError, ValueError):
+        return None
+
+
+# ---- the class ----
+
+class Progress:
+    """One line that renews itself on a terminal, elsewhere a line a student."""
+
+    def __init__(self, total):
+        self.total, self.done, self.failed, self.begun = total, 0, 0, time.monotonic()
+        self.tty = sys.stderr.isatty()
+
+    def add(self, name, state, points):
+        self.done += 1
+        self.failed += state != GRADED
+        left = (time.monotonic() - self.begun) / self.done * (self.total - self.done)
+        name = intake.printable(name)
+        if self.tty:
+            text = (f"{self.done}/{self.total} done, {self.failed} could not be graded, "
+                    f"{duration(left)} left  {name}")
+            print(f"\r\x1b[K{text[:os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr,
+                  flush=True)
+        else:
+            print(f"[{self.done}/{self.total}] {name}: {points if state == GRADED else state}",
+                  file=sys.stderr, flush=True)
+
+    def close(self):
+        if self.tty and self.done:
+            print(file=sys.stderr)
+
+
+def duration(seconds):
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def claim(out):
+    """Lock OUT for this run; the lock goes with the process. Raises UsageError."""
+    try:
+        (out / "students").mkdir(parents=True, exist_ok=True)
+        fd = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise runner.UsageError(f"{out}: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise runner.UsageError(f"{out}: another run is grading into it; wait for it to end") from None
+    except OSError:
+        pass  # a file system without locks
+    return fd
+
+
+def survey(grader, entries):
+    """For each student (digest, the labs whose programs are to be run), or why it is not known."""
+    found = []
+    for entry in entries:
+        try:
+            submission = entry.read(grader.stems)
+            found.append((submission.digest(), grader.runs(submission)))
+        except OSError as error:
+            found.append((str(error), []))
+    return found
+
+
+def to_do(options, grader, entries, found):
+    """(indexes of the entries to grade, how many keep a grade, how many of those are old)."""
+    todo, kept, old = [], 0, 0
+    for index, entry in enumerate(entries):
+        grade = None if options.force else read_grade(folder_of(options.out, entry))
+        if grade is None or grade["state"] != GRADED:
+            todo.append(index)
+            continue
+        same = grade["key"] == grader.key(entry.name, *found[index])
+        if same or options.only_failed:
+            kept, old = kept + 1, old + (not same)
+        else:
+            todo.append(index)
+    return todo, kept, old
+
+
+def folder_of(out, entry):
+    return Path(out) / "students" / intake.slug(entry.name)
+
+
+def one_student(grader, entry):
+    """Grade and keep. (state, points as text)."""
+    folder = folder_of(grader.out, entry)
+    try:
+        grade = grader.grade(entry, folder)
+    except Infrastructure as error:
+        grade = grader._broken(entry, str(error))
+    write_grade(folder, grade)
+    return grade["state"], f"{grade['points']}/{grade['of']}"
+
+
+def run_here(grader, entries, todo, progress):
+    """In this process: where programs are timed, and where there is little to do."""
+    for index in todo:
+        progress.add(entries[index].name, *one_student(grader, entries[index]))
+
+
+def run_workers(grader, options, entries, todo, progress, jobs):
+    """In `jobs` processes, each taking the next student when it is done with one."""
+    grader.build_in_parallel = False
+    take, give = os.pipe()
+    results, report = os.pipe()
+    workers = []
+    try:
+        for _ in range(jobs):
+            pid = os.fork()
+            if pid == 0:
+                os.close(give)
+                os.close(results)
+                worker(grader, options, take, report)  # never returns
+            workers.append(pid)
+        os.close(take)
+        os.close(report)
+        take = report = None
+        left, pending = list(todo), b""
+        while True:
+            reads, writes, _ = select.select([results], [give] if left else [], [])
+            if writes:
+                os.write(give, struct.pack("=I", left.pop(0)))
+                if not left:
+                    os.close(give)
+                    give = None
+            if reads:
+                data = os.read(results, 65536)
+                if not data:
+                    break
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    index, state, points = json.loads(line)
+                    if state == "stop":
+                        raise OSError(0, points, "")
+                    progress.add(entries[index].name, state, points)
+    except BrokenPipeError:
+        pass  # every worker has ended
+    finally:
+        for fd in (take, report, give, results):
+            if fd is not None:
+                os.close(fd)
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def worker(grader, options, take, report):
+    """A process that grades what it is told to; it ends with its parent, however that ends."""
+    code = 1
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Opened anew: a zip that several processes read through one descriptor is read wrongly.
+        entries, _ = intake.discover(options.submissions, grader.stems, options.single)
+        while True:
+            data = os.read(take, 4)
+            if not data:
+                break
+            index = struct.unpack("=I", data)[0]
+            try:
+                result = (index, *one_student(grader, entries[index]))
+            except OSError as error:
+                result = (index, "stop", f"{error.filename or ''}: {error.strerror or error}")
+            os.write(report, json.dumps(result).encode() + b"\n")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def main(options):
+    """The exit code of grade.py class."""
+    try:
+        return grade_class(options)
+    except (runner.UsageError, intake.IntakeError, roster.RosterError) as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{where}{error.strerror or error}: stopped; what is graded is kept, and the same "
+              "command goes on from there", file=sys.stderr)
+        return COULD_NOT
+
+
+def grade_class(options):
+    options.jobs = options.jobs or os.cpu_count() or 1
+    stems = labs_wanted(options)
+    entries, notes = intake.discover(options.submissions, stems, options.single)
+    students = roster.load(options.roster) if options.roster else []
+    for note in notes:
+        print(note, file=sys.stderr)
+    out = Path(options.out)
+    if inside(out, options.submissions):
+        raise runner.UsageError(f"--out {out} lies in {options.submissions}: choose a folder outside it")
+    held = claim(out)
+    grader = Grader(options, stems)
+    progress = None
+    try:
+        found = survey(grader, entries)
+        with_code = [runs for _, runs in found if runs]
+        if with_code:
+            grader.open_workshop()
+        todo, kept, old = to_do(options, grader, entries, found)
+        matches = roster.match([{"student": e.name, "hints": e.hints} for e in entries], students)
+        if grader.workshop and not grader.no_workshop and any(found[i][1] for i in todo):
+            try:
+                grader.workshop.open()
+            except Infrastructure as error:
+                grader.no_workshop = str(error)
+        write_class(out, options, grader, entries, students)
+        if grader.no_workshop:
+            print(f"{len(with_code)} of {len(entries)} students' programs cannot be graded: "
+                  f"{grader.no_workshop}", file=sys.stderr)
+        elif with_code and options.unsafe:
+            print("--unsafe: programs run WITHOUT a sandbox, as you", file=sys.stderr)
+        say_plan(todo, kept, old, options)
+        progress = Progress(len(todo))
+        timed = bool(with_code) and grader.backend == "cuda" and not grader.no_workshop
+        jobs = min(options.jobs, len(todo))
+        if with_code and not timed and not grader.no_workshop and jobs > 1:
+            references_first(grader, sorted({stem for i in todo for stem in found[i][1]}))
+        if timed or jobs <= 1:
+            run_here(grader, entries, todo, progress)
+        else:
+            run_workers(grader, options, entries, todo, progress, jobs)
+        progress.close()
+        return summary(options, grader, entries, matches)
+    except KeyboardInterrupt:
+        if progress:
+            progress.close()
+        done = progress.done if progress else 0
+        print(f"\nstopped after {done} student(s), which are kept; the same command goes on from there",
+              file=sys.stderr)
+        return STOPPED
+    finally:
+        grader.close()
+        os.close(held)
+
+
+def inside(out, submissions):
+    out, folder = Path(os.path.realpath(out)), Path(os.path.realpath(submissions))
+    return folder.is_dir() and (out == folder or folder in out.parents)
+
+
+def references_first(grader, stems):
+    """Before workers start, so that each solution runs once and not once a worker."""
+    for stem in stems:
+        with contextlib.suppress(Infrastructure):
+            grader.reference(stem)
+
+
+def say_plan(todo, kept, old, options):
+    if kept:
+        print(f"{kept} student(s) are graded already" + (
+            f"; {old} of them by another kit, submission or device (without --only-failed they would "
+            "be graded again)" if old else ""), file=sys.stderr)
+    if options.backend == "sim" and not options.credit_simulated:
+        print("SIMULATED device: practice, which earns no points (--credit-simulated gives them)",
+              file=sys.stderr)
+
+
+def write_class(out, options, grader, entries, students):
+    """class.json: who belongs to the class, and what it is graded against."""
+    data = {"submissions": str(options.submissions), "labs": grader.stems,
+            "of": grader.points_of, "ranges": str(Path(options.ranges).resolve()),
+            "kit": grader.kit, "backend": grader.backend or "outputs",
+            "device": grader.workshop.device if grader.workshop else "",
+            "credit_simulated": options.credit_simulated,
+            "students": {e.name: intake.slug(e.name) for e in entries},
+            "roster": students, "begun": time.strftime("%Y-%m-%dT%H:%M:%S")}
+    runner.save(out / "class.json", json.dumps(data, indent=1, ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"))
+
+
+def summary(options, grader, entries, matches):
+    """Close with one line, and the lines that a person must read. The exit code."""
+    grades = {e.name: read_grade(folder_of(options.out, e)) for e in entries}
+    could_not = [name for name, g in grades.items() if g is None or g["state"] != GRADED]
+    for name in could_not[:10]:
+        reason = grades[name]["reason"] if grades[name] else "the process that graded it was killed"
+        print(f"could not grade {intake.printable(name)}: {reason}", file=sys.stderr)
+    if len(could_not) > 10:
+        print(f"... and {len(could_not) - 10} more", file=sys.stderr)
+    labs = [lab for g in grades.values() if g for lab in g["labs"]]
+    for stem in grader.stems:
+        its = [lab for lab in labs if lab["lab"] == stem]
+        skipped = sum(lab["state"] == SKIPPED for lab in its)
+        if its and skipped > len(its) / 2:
+            print(f"{stem}: skipped by {skipped} of {len(its)}; to leave it out, name the others in "
+                  "--labs", file=sys.stderr)
+    for line in roster.problems(matches):
+        print(line, file=sys.stderr)
+    practice = sum(any(lab["practice"] for lab in g["labs"]) for g in grades.values() if g)
+    if practice:
+        print(f"{practice} student(s) handed in or ran simulated figures, which are practice and earn no "
+              "points (--credit-simulated gives them)", file=sys.stderr)
+    graded = len(entries) - len(could_not)
+    print(f"{graded} of {len(entries)} students graded" + (
+        f", {len(could_not)} could not be" if could_not else "") + f"; grades are in {options.out}/: "
+        f"grade.py report {options.out} --file class.html", file=sys.stderr)
+    return COULD_NOT if could_not else ALL_GRADED

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: MIT
+"""Build and run what students hand in, over a pristine kit, in the sandbox or (unsafe) without.
+
+A workshop is a folder with a copy of the Makefile and common/; each student has a place in it,
+removed when it is done with.
+"""
+import contextlib
+import functools
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import gpu
+import runner
+import sandbox
+
+BUILD_TIME = 120.0  # seconds for one lab; nvcc takes about three
+LOG_KEPT = 20000    # bytes of a compiler's messages
+FREE_NEEDED = 200 << 20  # bytes: below, the disk and not the student is at fault
+
+
+class Infrastructure(Exception):
+    """This machine, not the student, is at fault. The text is one line."""
+
+
+class Place:
+    """Where one student's labs are built: sources in, programs out."""
+
+    def __init__(self, folder):
+        self.folder, self.source, self.built = folder, folder / "labs", folder / "built"
+
+
+class Workshop:
+    """sort is bubblewrap or unsafe; where none can be made, `missing` says why."""
+
+    def __init__(self, out, backend, unsafe=False, time_limit=runner.TIME_LIMIT, extra=()):
+        self.backend, self.unsafe, self.time_limit = backend, unsafe, time_limit
+        self.extra, self.user = [str(path) for path in extra], None
+        self.bus_id, self.device, self.arch, self.nvcc, self.sort = None, "", "", "", "unsafe"
+        self.folder = folder_for(out)
+        self.kit = self.folder / "kit"
+
+    def look(self):
+        """What there is to build and run with. Raises Infrastructure."""
+        try:
+            if not self.unsafe:
+                self.sort, self.user = sandbox.Sandbox.sort, sandbox.check(runner)
+            if self.backend == "cuda":
+                self._find_gpu()
+        except sandbox.NoSandbox as error:
+            raise Infrastructure(
+                f"no sandbox: {error}. Programs of others are not run without one, unless you say "
+                "--unsafe") from None
+
+    def open(self):
+        """Lay out the pristine kit. Raises Infrastructure."""
+        try:
+            self._copy_kit()
+        except OSError as error:
+            raise Infrastructure(f"{error.filename or self.folder}: {error.strerror}") from None
+
+    def _find_gpu(self):
+        devices, why = gpu.visible_devices()
+        if not devices:
+            raise Infrastructure(f"no GPU: {why}")
+        self.bus_id = devices[0]["bus_id"]
+        self.device = ", ".join(d["name"] for d in devices) + " " + driver_version()
+        self.nvcc = find_nvcc()
+        if not self.nvcc:
+            raise Infrastructure("no nvcc: install the CUDA Toolkit, or say NVCC=/path/to/nvcc")
+        toolkit = str(Path(os.path.realpath(self.nvcc)).parent.parent)
+        self.extra += [path for path in (toolkit,) if not path.startswith("/usr/")]
+        self.arch = gpu.architecture()
+
+    def _copy_kit(self):
+        with contextlib.suppress(FileNotFoundError):
+            if self.folder.lstat().st_uid == os.getuid() and not self.folder.is_symlink():
+                shutil.rmtree(self.folder)  # left over by a run that was killed
+        try:
+            self.folder.mkdir(mode=0o711)
+        except FileExistsError:
+            self.folder = Path(tempfile.mkdtemp(prefix="labs-class."))
+            self.kit = self.folder / "kit"
+        self.folder.chmod(0o711)
+        (self.folder / "places").mkdir()
+        shutil.copytree(runner.KIT / "common", self.kit / "common")
+        shutil.copy2(runner.KIT / "Makefile", self.kit)
+        (self.kit / "labs").mkdir()
+        (self.kit / "build" / self.backend / "labs").mkdir(parents=True)
+        if self.backend == "sim":
+            self._build_engine()
+        for path in [self.kit, *self.kit.rglob("*")]:  # readable for nobody, whatever the umask
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+
+    def _build_engine(self):
+        """The simulated device, once for all; what is built in this kit already is taken."""
+        built = runner.KIT / "build" / "sim" / "engine"
+        if built.is_dir():
+            shutil.copytree(built, self.kit / "build" / "sim" / "engine")
+        objects = [f"build/sim/engine/{p.stem}.o" for p in (self.kit / "common/sim").glob("*.c")]
+        made = subprocess.run(["make", "-s", f"-j{os.cpu_count() or 1}", "BACKEND=sim", *objects],
+                              cwd=self.kit, stdin=subprocess.DEVNULL, capture_output=True)
+        if made.returncode:
+            said = made.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            raise Infrastructure(f"the simulated device cannot be built: {said[0]}")
+
+    def close(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- one student ----
+
+    @contextlib.contextmanager
+    def place(self, name, sources):
+        """A Place with these sources: stem -> bytes."""
+        place = Place(self.folder / "places" / name)
+        shutil.rmtree(place.folder, ignore_errors=True)
+        place.source.mkdir(parents=True)
+        place.built.mkdir()
+        for folder in (place.folder, place.source, place.built):
+            folder.chmod(0o755)
+        if self.user is not None:
+            os.chown(place.built, self.user, self.user)
+        for stem, data in sources.items():
+            path = place.source / f"{stem}.cu"
+            path.write_bytes(data)
+            path.chmod(0o644)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place.folder, ignore_errors=True)
+
+    def build(self, place, stem):
+        """(why it did not build, or nothing; what the compiler said)."""
+        folders = [(self.kit, sandbox.INSIDE, False), (place.source, f"{sandbox.INSIDE}/labs", False),
+                   (place.built, self._inside(), True)]
+        command = ["make", "-s", "build", f"DIR={'labs' if self.user_box() else place.source}",
+                   f"LAB={stem[:2]}", f"BACKEND={self.backend}"]
+        if self.backend == "cuda":
+            command += [f"NVCC={self.nvcc}"] + ([f"ARCH={self.arch}"] if self.arch else [])
+        run = self._run(command, folders, sandbox.COMPILER, gpu=False, time_limit=BUILD_TIME)
+        said = run.err[:LOG_KEPT].decode(errors="replace").replace(str(place.source), "labs")
+        if run.problem.startswith("was stopped"):
+            return f"the compiler {run.problem.replace(': does a loop never end?', '')}", said
+        if run.code:
+            lines = [line.strip() for line in said.splitlines()]
+            first = next((line for line in lines if re.search(r"\berror\b|fatal|SIGXFSZ|memory", line)),
+                         lines[0] if lines else "the compiler gave no message")
+            self.disk_left()
+            return first[:300], said
+        return "", said
+
+    def run(self, place, stem):
+        """A runner.Run of one program that build made, alone on the GPU."""
+        if self.user_box():
+            program = f"{self._inside()}/{stem}"
+        else:
+            program = str(self.kit / "build" / self.backend / self._name(place) / stem)
+        with self._alone():
+            return self._run([program], [(place.built, self._inside(), False)], sandbox.PROGRAM,
+                             gpu=self.backend == "cuda", time_limit=self.time_limit)
+
+    def user_box(self):
+        return not self.unsafe
+
+    def _inside(self):
+        return f"{sandbox.INSIDE}/build/{self.backend}/labs"
+
+    def _name(self, place):
+        """How the Makefile calls a folder of labs outside the kit."""
+        return str(place.source.resolve()).strip("/").replace("/", "_")
+
+    def _run(self, command, folders, limits, gpu, time_limit):
+        if self.unsafe:
+            box = Bare(self.kit)
+        else:
+            box = sandbox.Sandbox(folders, limits, gpu, self.extra, user=self.user)
+        try:
+            return runner.run_command(command, time_limit=time_limit, box=box)
+        except (OSError, sandbox.NoSandbox) as error:
+            raise Infrastructure(f"{command[0]} could not be started: {error}") from None
+
+    @contextlib.contextmanager
+    def _alone(self):
+        try:
+            with runner.alone(self.bus_id):
+                yield
+        except SystemExit as error:  # from gpu.locked
+            raise Infrastructure(str(error)) from None
+
+    def disk_left(self):
+        """Raises Infrastructure where the disk is as good as full."""
+        free = os.statvfs(self.folder)
+        if free.f_bavail * free.f_frsize < FREE_NEEDED or (free.f_files and not free.f_favail):
+            raise Infrastructure(f"{self.folder}: the disk is full")
+
+
+class Bare(runner.Plain):
+    """No sandbox: --unsafe."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, command):
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, start_new_session=True, cwd=self.folder,
+                                env={k: v for k, v in os.environ.items()
+                                     if not k.startswith(("MAKE", "MFLAGS"))})
+
+
+def folder_for(out):
+    """One of its own for each class and user, in the place for such folders: not below OUT,
+    which the sandbox's user may not be able to reach."""
+    import hashlib
+    tail = hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"labs-class.{os.getuid()}.{tail}"
+
+
+def find_nvcc():
+    """Where the Makefile finds it: NVCC, CUDA_HOME, PATH, the usual place."""
+    places = [os.environ.get("NVCC"), os.environ.get("CUDA_HOME") and
+              os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc"), "nvcc", "/usr/local/cuda/bin/nvcc"]
+    return next((found for found in (shutil.which(p) for p in places if p) if found), "")
+
+
+@functools.lru_cache(maxsize=1)
+def driver_version():
+    with contextlib.suppress(OSError), open("/proc/driver/nvidia/version") as file:
+        found = re.search(r"\d+\.\d+[\d.]*", file.readline())
+        return found[0] if found else ""
+    return ""
