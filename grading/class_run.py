@@ -26,6 +26,7 @@ import traceback
 from pathlib import Path
 
 import gpu
+import grades
 import intake
 import output
 import ranges
@@ -33,17 +34,14 @@ import roster
 import runner
 import verdict
 from graded import grade_data
+from grades import (COULD_NOT_GRADE, FAILED, GRADED, MISSING, NOT_BUILT, REFUSED, SKIPPED,
+                    UNREADABLE)
 from workshop import Infrastructure, Workshop
 
 ALL_GRADED, USAGE, COULD_NOT, STOPPED = 0, 2, 3, 130
 REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
 NEAR = 0.1               # a figure so near to its bound, relative, is measured again
-NOT_GRADING = {"export.py", "report.py", "roster.py"}  # what no grade depends on
-
-# What may become of one lab. All but the last are the student's doing.
-GRADED, MISSING, REFUSED, NOT_BUILT, FAILED, UNREADABLE, SKIPPED, COULD_NOT_GRADE = (
-    "graded", "not handed in", "refused", "did not build", "failed", "unreadable", "skipped",
-    "could not grade")
+NOT_GRADING = {"export.py", "report.py", "roster.py", "grades.py"}  # what no grade depends on
 
 
 def digest_of(*parts):
@@ -177,7 +175,7 @@ class Grader:
             return self._broken(entry, f"cannot be read: {error.strerror or error}")
         kept = Kept(folder)
         runs = self.runs(submission)
-        labs, grades = {}, []
+        labs, judged = {}, []
         if runs and not self.no_workshop:
             with self.workshop.place(intake.slug(entry.name),
                                      {s: submission.files[s, ".cu"] for s in runs}) as place:
@@ -188,14 +186,14 @@ class Grader:
             if stem not in labs:
                 labs[stem] = self._lab_of_output(submission, stem, runs)
             labs[stem].setdefault("checks", [])
-            grades.append(labs[stem].pop("graded", None))
+            judged.append(labs[stem].pop("graded", None))
         for stem in self.stems:
             lab = labs[stem]
             lab["practice"] = lab.get("backend") == "simulated" and not self.options.credit_simulated
             lab["credit"] = 0 if lab["practice"] else lab["points"]
         labs = [{"lab": stem, **labs[stem]} for stem in self.stems]
         could_not = [lab for lab in labs if lab["state"] == COULD_NOT_GRADE]
-        kept.text("report.txt", student_report(entry.name, labs, grades, submission))
+        kept.text("report.txt", student_report(entry.name, labs, judged, submission))
         return {"student": entry.name, "key": self.key(entry.name, submission.digest(), runs),
                 "kit": self.kit, "state": COULD_NOT_GRADE if could_not else GRADED,
                 "reason": could_not[0]["reason"] if could_not else "",
@@ -240,9 +238,9 @@ class Grader:
             why, said = built
             if said:
                 kept.text(f"{stem}.build.txt", said)
+            reference, no_reference = self.reference(stem)  # if that fails, it is the machine
             if why:
                 return self._lab(stem, NOT_BUILT, why, **more)
-            reference, no_reference = self.reference(stem)
             return {**self._best_attempt(submission, stem, place, reference, no_reference, kept), **more}
         except Infrastructure as error:
             return self._lab(stem, COULD_NOT_GRADE, str(error), **more)
@@ -368,12 +366,12 @@ def without_spread(out):
     return out.backend == "hardware" and len(timed) >= 3 and all(v.low == v.high for v in timed)
 
 
-def student_report(name, labs, grades, submission):
+def student_report(name, labs, judged, submission):
     """What the student sees: the report of `check` and `run`, and what was not graded."""
     import grade
     lines = [f"{intake.printable(name)}: {sum(lab['credit'] for lab in labs)} of "
              f"{sum(lab['of'] for lab in labs)} points", ""]
-    for lab, graded in zip(labs, grades):
+    for lab, graded in zip(labs, judged):
         if graded is not None:
             lines.append(grade.text_report([graded], False).rsplit("\n\n", 1)[0].rstrip("\n"))
             if lab["practice"]:
@@ -402,33 +400,6 @@ class Kept:
 
     def text(self, name, text):
         self.bytes(name, text.encode("utf-8", "replace"))
-
-
-def write_grade(folder, grade):
-    """grade.json, whole or not at all, and safe from a loss of power; then old files go."""
-    lines = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in grade.items()
-             if key != "labs"]
-    labs = ",\n".join(json.dumps(lab, ensure_ascii=False) for lab in grade["labs"])
-    text = "{\n" + ",\n".join(lines) + ',\n"labs": [\n' + labs + "\n]\n}\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".grade.{os.getpid()}.part"
-    with open(part, "wb") as file:
-        file.write(text.encode("utf-8", "surrogatepass"))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, folder / "grade.json")
-    for path in folder.iterdir():
-        if path.name not in grade["kept"] and path.name != "grade.json":
-            path.unlink()
-
-
-def read_grade(folder):
-    """The grade in a student's folder, or None if there is none, or half of one."""
-    try:
-        grade = json.loads((folder / "grade.json").read_text(encoding="utf-8", errors="surrogatepass"))
-        return grade if isinstance(grade, dict) and "key" in grade and "labs" in grade else None
-    except (OSError, ValueError):
-        return None
 
 
 # ---- the class ----
@@ -497,7 +468,7 @@ def to_do(options, grader, entries, found):
     """(indexes of the entries to grade, how many keep a grade, how many of those are old)."""
     todo, kept, old = [], 0, 0
     for index, entry in enumerate(entries):
-        grade = None if options.force else read_grade(folder_of(options.out, entry))
+        grade = None if options.force else grades.read(folder_of(options.out, entry))
         if grade is None or grade["state"] != GRADED:
             todo.append(index)
             continue
@@ -520,7 +491,7 @@ def one_student(grader, entry):
         grade = grader.grade(entry, folder)
     except Infrastructure as error:
         grade = grader._broken(entry, str(error))
-    write_grade(folder, grade)
+    grades.write(folder, grade)
     return grade["state"], f"{grade['points']}/{grade['of']}"
 
 
@@ -708,14 +679,14 @@ def write_class(out, options, grader, entries, students):
 
 def summary(options, grader, entries, matches):
     """Close with one line, and the lines that a person must read. The exit code."""
-    grades = {e.name: read_grade(folder_of(options.out, e)) for e in entries}
-    could_not = [name for name, g in grades.items() if g is None or g["state"] != GRADED]
+    found = {e.name: grades.read(folder_of(options.out, e)) for e in entries}
+    could_not = [name for name, g in found.items() if g is None or g["state"] != GRADED]
     for name in could_not[:10]:
-        reason = grades[name]["reason"] if grades[name] else "the process that graded it was killed"
+        reason = found[name]["reason"] if found[name] else "the process that graded it was killed"
         print(f"could not grade {intake.printable(name)}: {reason}", file=sys.stderr)
     if len(could_not) > 10:
         print(f"... and {len(could_not) - 10} more", file=sys.stderr)
-    labs = [lab for g in grades.values() if g for lab in g["labs"]]
+    labs = [lab for g in found.values() if g for lab in g["labs"]]
     for stem in grader.stems:
         its = [lab for lab in labs if lab["lab"] == stem]
         skipped = sum(lab["state"] == SKIPPED for lab in its)
@@ -724,7 +695,7 @@ def summary(options, grader, entries, matches):
                   "--labs", file=sys.stderr)
     for line in roster.problems(matches):
         print(line, file=sys.stderr)
-    practice = sum(any(lab["practice"] for lab in g["labs"]) for g in grades.values() if g)
+    practice = sum(any(lab["practice"] for lab in g["labs"]) for g in found.values() if g)
     if practice:
         print(f"{practice} student(s) handed in or ran simulated figures, which are practice and earn no "
               "points (--credit-simulated gives them)", file=sys.stderr)

@@ -120,6 +120,8 @@ class Workshop:
         place = Place(self.folder / "places" / name)
         shutil.rmtree(place.folder, ignore_errors=True)
         place.source.mkdir(parents=True)
+        if self.unsafe:  # without a sandbox nothing is bound beside the sources
+            (place.folder / "common").symlink_to(self.kit / "common")
         place.built.mkdir()
         for folder in (place.folder, place.source, place.built):
             folder.chmod(0o755)
