@@ -241,7 +241,8 @@ class Grader:
             reference, no_reference = self.reference(stem)  # if that fails, it is the machine
             if why:
                 return self._lab(stem, NOT_BUILT, why, **more)
-            return {**self._best_attempt(submission, stem, place, reference, no_reference, kept), **more}
+            lab = self._best_attempt(submission, stem, place, reference, no_reference, kept)
+            return {**lab, **more, **self._what_ran(lab, reference)}
         except Infrastructure as error:
             return self._lab(stem, COULD_NOT_GRADE, str(error), **more)
 
@@ -265,6 +266,14 @@ class Grader:
                 break
         kept.bytes(f"{stem}.txt", best[2])
         return {**best[0], "graded": best[1], "attempts": tries}
+
+    def _what_ran(self, lab, reference):
+        """Where a program ran is known here and not taken from what it prints."""
+        if self.backend == "sim":
+            told = lab.get("backend", "simulated") != "simulated"
+            return {"backend": "simulated", "claims": "hardware" if told else ""}
+        told = reference and lab.get("device") and lab["device"] != reference.device
+        return {"claims": lab["device"] if told else ""}
 
     def _failed(self, stem, run, no_reference, best, tries):
         """The program failed or skipped. Where the solution now does too, it is the machine."""
