@@ -510,7 +510,7 @@ def run_here(grader, entries, todo, progress):
         progress.add(entries[index].name, *one_student(grader, entries[index]))
 
 
-def run_workers(grader, options, entries, todo, progress, jobs):
+def run_workers(grader, options, entries, todo, progress, jobs, held):
     """In `jobs` processes, each taking the next student when it is done with one."""
     grader.build_in_parallel = False
     take, give = os.pipe()
@@ -520,8 +520,8 @@ def run_workers(grader, options, entries, todo, progress, jobs):
         for _ in range(jobs):
             pid = os.fork()
             if pid == 0:
-                os.close(give)
-                os.close(results)
+                for fd in (give, results, held):  # the lock on OUT is the parent's alone
+                    os.close(fd)
                 worker(grader, options, take, report)  # never returns
             workers.append(pid)
         os.close(take)
@@ -636,7 +636,7 @@ def grade_class(options):
         if timed or jobs <= 1:
             run_here(grader, entries, todo, progress)
         else:
-            run_workers(grader, options, entries, todo, progress, jobs)
+            run_workers(grader, options, entries, todo, progress, jobs, held)
         progress.close()
         return summary(options, grader, entries, matches)
     except KeyboardInterrupt:

@@ -114,7 +114,7 @@ def add_class_commands(commands):
     one.add_argument("--unsafe", action="store_true", help="run programs without a sandbox")
     one.add_argument("--bind", action="append", metavar="FOLDER",
                      help="one more folder that programs may read, as where a compiler lies")
-    one.add_argument("--time-limit", type=positive, default=120, help="seconds for one run of one lab")
+    one.add_argument("--time-limit", type=positive, default=120, help="seconds for building one lab, and for running it")
     one.add_argument("--ranges", type=Path, default=ranges.HERE, help="folder of range files")
     two = commands.add_parser("export", help="a class's grades, for a course system")
     two.add_argument("out", metavar="OUT", help="the folder that `class` wrote")

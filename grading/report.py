@@ -10,7 +10,7 @@ import collections
 import csv
 import hashlib
 import math
-import os
+import re
 import sys
 from html import escape
 from pathlib import Path
@@ -118,32 +118,31 @@ def same_figures(members):
 
 def flags(graded, recorded):
     """[(names of students, HTML)]: what is odd, for a person to judge."""
-    found = []
+    found = collections.defaultdict(list)  # (students, machines, what) -> labs
     for lab in graded.labs:
         members = [(("student", g["student"]), its["figures"]) for g in graded.grades
                    for its in g["labs"] if its["lab"] == lab and its.get("figures")]
         members += [(("recorded", machine), hashes) for (machine, stem), hashes in
                     recorded.hashes.items() if stem == lab]
         for group in same_figures(members):
-            students = [n for kind, n in group if kind == "student"]
-            machines = [n for kind, n in group if kind == "recorded"]
-            if not students:
-                continue
-            beside = f" and the recorded output of {text(', '.join(machines))}" if machines else ""
-            found.append((students, f"{text(lab)}: the same measurements in {people(students)}{beside}; "
-                          "no two runs print them"))
+            students = tuple(n for kind, n in group if kind == "student")
+            machines = ", ".join(n for kind, n in group if kind == "recorded")
+            if students:
+                found[students, (f" and the recorded output of {machines}" if machines else "")
+                      + ": the same measurements, which no two runs print"].append(lab)
     for g in graded.grades:
         for lab in g["labs"]:
             if lab.get("without_spread"):
-                found.append(([g["student"]], f"{text(lab['lab'])}: no figure of {people([g['student']])} "
-                              "has any spread, as no real measurement has none"))
+                found[(g["student"],), ": no figure has any spread, as no real measurement has none"].append(
+                    lab["lab"])
             if lab.get("claims"):
-                found.append(([g["student"]], f"{text(lab['lab'])}: the program of {people([g['student']])} "
-                              f"prints that it ran on {text(lab['claims'])}, and it did not"))
+                found[(g["student"],), f": the program prints that it ran on {lab['claims']}, and it did "
+                      "not"].append(lab["lab"])
             elif lab.get("backend") == "hardware" and "simulated" in (lab.get("device") or "").lower():
-                found.append(([g["student"]], f"{text(lab['lab'])}: the output of {people([g['student']])} "
-                              f"says hardware, and its device is {text(lab['device'])}"))
-    return found
+                found[(g["student"],), f": says hardware, and its device is {lab['device']}"].append(lab["lab"])
+    return [(students, f"{people(students)}{text(what)} ({'labs' if len(labs) > 1 else 'lab'} "
+             f"{text(', '.join(s[:2] for s in labs))})")
+            for (students, what), labs in found.items()]
 
 
 def people(names):
@@ -180,6 +179,7 @@ def spread(values, check, machines):
     low = 0.0 if check.min is None else x(check.min)
     high = float(WIDTH) if check.max is None else x(check.max)
     parts = [f'<rect class="band" x="{low:.1f}" y="0" width="{max(high - low, 0):.1f}" height="{HEIGHT}"/>',
+             "".join(f'<path class="mark" d="M{x(value):.1f} 0V{HEIGHT + 5}"/>' for value in machines.values()),
              bars(values, check, x), f'<path class="axis" d="M0 {HEIGHT}.5H{WIDTH}"/>']
     for bound, at, end in ((check.min, low, "start"), (check.max, high, "end")):
         if bound is not None and 0 < at < WIDTH:
@@ -194,8 +194,7 @@ def spread(values, check, machines):
         taken[row:row + 1] = [left + width]
         rows = max(rows, row + 1)
         y = HEIGHT + 26 + 12 * row
-        parts.append(f'<path class="mark" d="M{at:.1f} 2V{HEIGHT}"/>'
-                     f'<text class="of" x="{left + width / 2:.1f}" y="{y}" text-anchor="middle">{text(machine)}</text>')
+        parts.append(f'<text class="of" x="{left + width / 2:.1f}" y="{y}" text-anchor="middle">{text(machine)}</text>')
     height = HEIGHT + 17 + 12 * rows
     middle = sorted(values)[len(values) // 2] if values else 0
     said = f"{len(good)} of {len(values)} plausible; median {middle:.4g}"
@@ -261,7 +260,7 @@ def lab_class(lab):
 def lab_word(lab):
     if lab["practice"]:
         return f"practice {lab['points']}/{lab['of']}"
-    return lab["state"] if lab["state"] != GRADED else ""
+    return {GRADED: "", MISSING: "missing"}.get(lab["state"], lab["state"])
 
 
 def class_table(graded):
@@ -270,14 +269,16 @@ def class_table(graded):
     rows = []
     for g in graded.grades:
         points = graded.points(g)
+        place = graded.matches.of.get(g["student"])
+        known = "" if place is None or graded.students[place]["name"] == g["student"] else (
+            f'<span class="known">{name_html(graded.students[place]["name"])}</span>')
         cells = [f'<th scope="row" class="names"><a href="#{anchor(g["student"])}">'
-                 f'{name_html(g["student"])}</a></th>']
+                 f'{name_html(g["student"])}</a>{known}</th>']
         if points is None:
             cells.append('<td class="number none" data-value="-1">?<span class="word">could not grade</span></td>')
         else:
             share = 100 * g["points"] / g["of"] if g["of"] else 0
-            cells.append(f'<td class="number" data-value="{share:.3f}">{g["points"]}/{g["of"]}'
-                         f'<span class="word soft">{share:.0f} %</span></td>')
+            cells.append(f'<td class="number" data-value="{share:.3f}">{g["points"]}/{g["of"]}</td>')
         by_lab = {lab["lab"]: lab for lab in g["labs"]}
         for stem in graded.labs:
             lab = by_lab.get(stem)
@@ -306,7 +307,8 @@ def mistakes(graded):
                 if check["verdict"] != "pass":
                     key = (lab["lab"], check["check"], check["verdict"])
                     count[key] += 1
-                    told.setdefault(key, collections.Counter())[check.get("message", "")] += 1
+                    told.setdefault(key, collections.Counter())[
+                        re.sub(r"; recomputed: \S+", "", check.get("message", ""))] += 1
     if not count:
         return "<p>None.</p>"
     rows = []

@@ -19,7 +19,6 @@ import gpu
 import runner
 import sandbox
 
-BUILD_TIME = 120.0  # seconds for one lab; nvcc takes about three
 LOG_KEPT = 20000    # bytes of a compiler's messages
 FREE_NEEDED = 200 << 20  # bytes: below, the disk and not the student is at fault
 
@@ -144,7 +143,7 @@ class Workshop:
                    f"LAB={stem[:2]}", f"BACKEND={self.backend}"]
         if self.backend == "cuda":
             command += [f"NVCC={self.nvcc}"] + ([f"ARCH={self.arch}"] if self.arch else [])
-        run = self._run(command, folders, sandbox.COMPILER, gpu=False, time_limit=BUILD_TIME)
+        run = self._run(command, folders, sandbox.COMPILER, gpu=False, time_limit=self.time_limit)
         said = run.err[:LOG_KEPT].decode(errors="replace").replace(str(place.source), "labs")
         if run.problem.startswith("was stopped"):
             return f"the compiler {run.problem.replace(': does a loop never end?', '')}", said
