@@ -23,11 +23,15 @@ def write(folder, grade):
     text = "{\n" + ",\n".join(lines) + ',\n"labs": [\n' + labs + "\n]\n}\n"
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".grade.{os.getpid()}.part"
-    with open(part, "wb") as file:
-        file.write(text.encode("utf-8", "surrogatepass"))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, folder / "grade.json")
+    try:
+        with open(part, "wb") as file:
+            file.write(text.encode("utf-8", "surrogatepass"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, folder / "grade.json")
+    except OSError:
+        part.unlink()
+        raise
     for path in folder.iterdir():
         if path.name not in grade["kept"] and path.name != "grade.json":
             path.unlink()

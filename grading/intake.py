@@ -149,6 +149,9 @@ class Limited(io.BufferedReader):
             raise zipfile.BadZipFile("its list of files is too long")
         return data
 
+    def __del__(self):
+        self.close()  # a class's zip stays open as long as one of its students may be read
+
 
 def open_zip(file, name):
     """The ZipFile in an open file. Raises Unreadable."""

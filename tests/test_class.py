@@ -1,0 +1,639 @@
+# SPDX-License-Identifier: MIT
+"""Grading a class: what is taken, who is blamed, and that nothing is lost or graded twice."""
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+import zipfile
+from pathlib import Path
+
+import class_of
+import hostile
+import intake
+import kit
+import roster
+import runner
+import sandbox
+
+LAB = "01_nullKernelAsync"
+GRADE = [sys.executable, "-W", "error", str(kit.KIT / "grading" / "grade.py")]
+
+
+def no_sandbox():
+    try:
+        sandbox.check(runner)
+        return ""
+    except sandbox.NoSandbox as error:
+        return str(error)
+
+
+NO_SANDBOX = no_sandbox()
+
+
+def recorded(stem=LAB, machine="nvidia-h200"):
+    return (kit.KIT / f"worksheets/recorded/{machine}/{stem}.txt").read_bytes()
+
+
+def solution(stem=LAB):
+    return (kit.KIT / f"solutions/{stem}.cu").read_bytes()
+
+
+class Class(unittest.TestCase):
+    """A folder of submissions and what `class` makes of it."""
+
+    def setUp(self):
+        held = kit.folder()
+        self.addCleanup(held.cleanup)
+        self.folder = Path(held.name)
+        self.submissions, self.out = self.folder / "submissions", self.folder / "out"
+        self.submissions.mkdir()
+
+    def hand_in(self, student, name, data):
+        path = self.submissions / student / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return path
+
+    def grade(self, *more, submissions=None, expect=0, **options):
+        code, out, err = kit.grade("class", submissions or self.submissions, "--out", self.out, *more,
+                                   **options)
+        self.assertEqual(code, expect, err)
+        self.assertEqual(out, "")
+        self.assertNotIn("Traceback", err)
+        return err
+
+    def of(self, student, stem=LAB):
+        """A student's grade, and the lab's."""
+        grade = json.loads((self.out / "students" / intake.slug(student) / "grade.json").read_text())
+        return grade, next(lab for lab in grade["labs"] if lab["lab"] == stem)
+
+    def lab(self, student, stem=LAB):
+        return self.of(student, stem)[1]
+
+
+class Outputs(Class):
+    def test_outputs_alone_are_checked_without_a_gpu_or_a_sandbox(self):
+        for stem in kit.STEMS:
+            self.hand_in("alice", f"{stem}.txt", recorded(stem))
+        self.hand_in("bob", f"{LAB}.txt", recorded())
+        self.grade("--labs", ",".join(s[:2] for s in kit.STEMS), env=kit.clean_environment(PATH="/nowhere"))
+        alice, lab = self.of("alice")
+        self.assertEqual(alice["points"], alice["of"])
+        self.assertEqual((lab["source"], lab["state"]), ("output handed in", "graded"))
+        bob = self.of("bob")[0]
+        self.assertEqual((bob["points"], bob["of"]), (lab["points"], alice["of"]))
+        self.assertEqual(self.lab("bob", kit.STEMS[1])["state"], "not handed in")
+        report = (self.out / "students/bob/report.txt").read_text()
+        self.assertIn("not handed in", report)
+        self.assertIn("hardware: NVIDIA H200", report)
+
+    def test_a_simulated_figure_earns_points_only_on_demand(self):
+        self.hand_in("alice", f"{LAB}.txt", recorded(machine="simulated-h200"))
+        err = self.grade("--labs", "1")
+        alice, lab = self.of("alice")
+        self.assertEqual((alice["points"], lab["practice"], lab["points"]), (0, True, lab["of"]))
+        self.assertIn("practice", err)
+        self.grade("--labs", "1", "--credit-simulated")
+        self.assertEqual(self.of("alice")[0]["points"], lab["of"])
+
+    def test_what_the_student_got_wrong_is_the_students_zero_with_a_reason(self):
+        cases = {"empty": (b"", "is empty"), "cut": (recorded()[:400], "ends without 'finished'"),
+                 "binary": (b"\x7fELF\xff\xfe\0", "is not text"),
+                 "other": (recorded("03_eventTiming"), "is the output of 03_eventTiming")}
+        for student, (data, _) in cases.items():
+            self.hand_in(student, f"{LAB}.txt", data)
+        self.hand_in("good", f"{LAB}.txt", recorded())
+        self.grade("--labs", "1")
+        for student, (_, words) in cases.items():
+            with self.subTest(student):
+                grade, lab = self.of(student)
+                self.assertEqual((grade["state"], grade["points"], lab["state"]),
+                                 ("graded", 0, "unreadable"))
+                self.assertIn(words, lab["reason"])
+        self.assertEqual(self.of("good")[0]["points"], self.lab("good")["of"])
+
+    def test_skipped_earns_nothing_and_is_said(self):
+        self.hand_in("alice", f"{LAB}.txt", "skipped 01 nullKernelAsync: no CUDA device\n")
+        err = self.grade("--labs", "1")
+        lab = self.lab("alice")
+        self.assertEqual((lab["state"], lab["points"], lab["of"]), ("skipped", 0, 12))
+        self.assertIn("skipped by 1 of 1", err)
+
+    def test_a_broken_range_file_is_no_students_zero(self):
+        ranges = self.folder / "ranges"
+        shutil.copytree(kit.KIT / "grading/ranges", ranges)
+        (ranges / f"{LAB}.ini").write_text("[x]\nmni = 1\n")
+        self.hand_in("alice", f"{LAB}.txt", recorded())
+        self.hand_in("alice", "03_eventTiming.txt", recorded("03_eventTiming"))
+        err = self.grade("--labs", "1,3", "--ranges", ranges, expect=3)
+        alice, lab = self.of("alice")
+        self.assertEqual((alice["state"], lab["state"]), ("could not grade", "could not grade"))
+        self.assertIn("no key 'mni'", lab["reason"])
+        self.assertIn("could not grade alice", err)
+        self.assertEqual(self.lab("alice", "03_eventTiming")["points"], 17)
+
+    def test_programs_without_a_gpu_could_not_be_graded_and_the_others_are(self):
+        self.hand_in("alice", f"{LAB}.cu", solution())
+        self.hand_in("bob", f"{LAB}.txt", recorded())
+        err = self.grade("--labs", "1", expect=3, env=kit.clean_environment(CUDA_VISIBLE_DEVICES=""))
+        self.assertEqual(self.of("alice")[0]["state"], "could not grade")
+        self.assertIn("no GPU", self.lab("alice")["reason"])
+        self.assertEqual(self.of("bob")[0]["points"], 12)
+        self.assertIn("--backend sim", err)
+        self.grade("--labs", "1", "--outputs")
+        self.assertIn("--outputs", self.lab("alice")["reason"])
+
+    def test_programs_without_a_sandbox_are_refused(self):
+        self.hand_in("alice", f"{LAB}.cu", solution())
+        tools = self.folder / "tools"  # everything but bwrap
+        tools.mkdir()
+        for name in ("sh", "make", "true"):
+            (tools / name).symlink_to(shutil.which(name))
+        err = self.grade("--labs", "1", "--backend", "sim", expect=3,
+                         env=kit.clean_environment(PATH=str(tools)))
+        self.assertIn("bubblewrap is not installed", err)
+        self.assertIn("--unsafe", self.lab("alice")["reason"])
+        self.assertEqual(self.of("alice")[0]["state"], "could not grade")
+
+    def test_a_full_disk_stops_with_one_line_and_goes_on_later(self):
+        for number in range(6):
+            self.hand_in(f"s{number}", f"{LAB}.txt", recorded())
+            if number > 2:
+                for stem in kit.STEMS:
+                    self.hand_in(f"s{number}", f"{stem}.txt", recorded(stem)[:-40] + b"x" * 4000)
+                    self.hand_in(f"s{number}", f"{stem}.txt", recorded(stem))
+        import resource
+
+        def little():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+        err = self.grade("--jobs", "1", expect=3, preexec_fn=little)
+        self.assertIn("the same command goes on", err)
+        self.assertEqual(err.count("File too large"), 1)
+        self.assertEqual(list(self.out.rglob("*.part")), [])
+        self.grade("--jobs", "1")
+        self.assertEqual(self.of("s5")[0]["state"], "graded")
+
+    def test_mistakes_in_the_call_get_one_line(self):
+        self.hand_in("alice", f"{LAB}.txt", recorded())
+        single, empty, text = self.submissions / "alice", self.folder / "empty", self.folder / "x.txt"
+        empty.mkdir()
+        text.write_text("hello")
+        good = ["class", self.submissions, "--out", self.out]
+        cases = [(["class", self.folder / "none", "--out", self.out], "No such file"),
+                 (["class", single, "--out", self.out], "--single"),
+                 (["class", empty, "--out", self.out], "holds no folder and no zip"),
+                 (["class", text, "--out", self.out], "is neither a folder nor a zip"),
+                 (["class", self.submissions, "--out", self.submissions / "out"], "lies in"),
+                 (["class", self.submissions, "--out", text], "Not a directory"),
+                 ([*good, "--labs", "1,77"], "no such lab; there are: 01"),
+                 ([*good, "--ranges", empty], "no range file"),
+                 ([*good, "--roster", self.folder / "none.csv"], "No such file"),
+                 ([*good, "--roster", text], "names no column"),
+                 ([*good, "--jobs", "0"], "--jobs"),
+                 (["export", empty, "--to", "csv"], "holds no grades"),
+                 (["report", empty], "holds no grades")]
+        for arguments, words in cases:
+            with self.subTest(words):
+                code, out, err = kit.grade(*arguments)
+                self.assertEqual((code, out), (2, ""), err)
+                self.assertIn(words, err)
+                self.assertNotIn("Traceback", err)
+                if "--jobs" not in arguments:
+                    self.assertEqual(err.count("\n"), 1, err)
+
+
+class Intake(Class):
+    """Only the labs' own files are taken; whatever is refused is named."""
+
+    def read(self, entry_items, stems=tuple(kit.STEMS)):
+        return intake.Entry("alice", entry_items).read(stems)
+
+    def zipped(self, data):
+        path = self.folder / "alice.zip"
+        path.write_bytes(data)
+        return self.read(intake.zip_entry_items(intake.opener(path), len(data), "alice.zip"))
+
+    def test_a_plain_zip_is_read(self):
+        data = hostile.zip_of([(f"labs/{LAB}.cu", "x"), (f"{LAB}.txt", "y"), ("notes.pdf", "z")])
+        taken = self.zipped(data)
+        self.assertEqual(taken.files, {(LAB, ".cu"): b"x", (LAB, ".txt"): b"y"})
+        self.assertEqual((taken.refused, taken.broken), ({}, ""))
+        self.assertIn("notes.pdf is not graded", taken.notes)
+
+    def test_members_that_are_refused(self):
+        name, huge = f"{LAB}.cu", b"\0" * (3 << 20)
+        fifo = zipfile.ZipInfo(name)
+        fifo.external_attr, fifo.create_system = 0o010644 << 16, 3
+        cases = {
+            "leads out of the zip": [(f"../{name}", "x")],
+            "leads out": [(f"a/../../../{name}", "x")],
+            "out of the zip": [(f"/etc/{name}", "x")],
+            "of the zip": [(f"..\\..\\{name}", "x")],
+            "leads": [(f"C:\\{name}", "x")],
+            "is a symbolic link": [hostile.link(name, "/etc/passwd")],
+            "is no plain file": [(fifo, "")],
+            "like a zip bomb": [(name, huge)],
+            "is no text": [(name, "int x;\0")],
+        }
+        for words, members in cases.items():
+            with self.subTest(words):
+                taken = self.zipped(hostile.zip_of(members))
+                self.assertEqual(taken.files, {})
+                self.assertIn(words, taken.refused[LAB])
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["alice.zip", "submissions"])
+
+    def test_bombs(self):
+        begun = time.monotonic()
+        taken = self.zipped(hostile.bomb(f"{LAB}.cu", 10 << 30))
+        self.assertIn("unpacks from", taken.refused[LAB])
+        self.assertIn("10.0 GB", taken.refused[LAB])
+        taken = self.zipped(hostile.bomb(f"{LAB}.cu", 50 << 20, said=100000))
+        self.assertIn("cannot be unpacked", taken.refused[LAB])
+        self.assertLess(time.monotonic() - begun, 5)
+        deep = hostile.zip_of([(f"{LAB}.cu", "x")])
+        for _ in range(5):
+            deep = hostile.zip_of([("more.zip", deep)])
+        taken = self.zipped(deep)
+        self.assertEqual(taken.files, {})
+        self.assertIn("is a zip in a zip: not opened", taken.notes[0])
+        many = hostile.zip_of([(f"{i}.txt", "") for i in range(intake.MEMBERS + 1)])
+        self.assertIn(f"holds over {intake.MEMBERS} files", self.zipped(many).broken)
+
+    def test_zips_that_are_none(self):
+        good = hostile.zip_of([(f"{LAB}.cu", os.urandom(3000).hex())])
+        for words, data in {"cannot be opened as a zip": b"Rar!\x1a\x07\0", "cannot be opened": b"",
+                            "opened as a zip": good[:200]}.items():
+            with self.subTest(words):
+                self.assertIn(words, self.zipped(data).broken)
+        at = good.index(b"PK\x01\x02")
+        locked = bytearray(good)
+        locked[6] |= 1
+        locked[at + 8] |= 1
+        self.assertIn("is encrypted", self.zipped(bytes(locked)).refused[LAB])
+        spoilt = bytearray(good)
+        spoilt[60:70] = b"\xff" * 10
+        self.assertIn("cannot be unpacked", self.zipped(bytes(spoilt)).refused[LAB])
+
+    def test_links_devices_and_sizes_in_a_folder(self):
+        alice = self.submissions / "alice"
+        alice.mkdir()
+        secret = self.folder / "secret.txt"
+        secret.write_bytes(recorded())
+        (alice / f"{LAB}.txt").symlink_to(secret)
+        os.mkfifo(alice / "02_breakevenKernelAsync.txt")
+        with open(alice / "03_eventTiming.cu", "wb") as file:
+            file.truncate(100 << 20)
+        (alice / "linked").symlink_to("/etc")
+        (self.submissions / "eve").symlink_to("/etc")
+        self.grade(expect=0)
+        self.assertIn("is a symbolic link", self.lab("alice")["reason"])
+        self.assertIn("is no plain file", self.lab("alice", "02_breakevenKernelAsync")["reason"])
+        self.assertIn("is 100 MB", self.lab("alice", "03_eventTiming")["reason"])
+        self.assertIn("linked is a symbolic link", " ".join(self.of("alice")[0]["notes"]))
+        self.assertIn("is a symbolic link", self.lab("eve")["reason"])
+        self.assertEqual(self.of("eve")[0]["points"], 0)
+
+    def test_names(self):
+        cases = {f"{LAB.upper()}.CU": True, f"{LAB}-2.cu": True, f"{LAB} (1).cu": True,
+                 f"a/b/{LAB}.cu": True, f"solutions/{LAB}.cu": False, f"recorded/{LAB}.cu": False,
+                 f"__MACOSX/._{LAB}.cu": False, "77_nothing.cu": False, f"{LAB}.cu.exe": False}
+        for name, taken in cases.items():
+            with self.subTest(name):
+                read = self.zipped(hostile.zip_of([(name, "x")]))
+                self.assertEqual(read.files, {(LAB, ".cu"): b"x"} if taken else {})
+        read = self.zipped(hostile.zip_of([(f"{LAB}.cu", "old"), (f"{LAB}-1.cu", "new"), ("lab3.txt", "")]))
+        self.assertEqual(read.files[LAB, ".cu"], b"new")
+        self.assertIn("its name must be 03_eventTiming.txt", " ".join(read.notes))
+        for name in ("a\nb", "\x1b[31m", "\udc80", "..", "-rf", "x" * 200, "\u202egnp.exe"):
+            with self.subTest(repr(name)):
+                self.assertRegex(intake.slug(name), r"\A[\w.@+-]{1,80}\Z")
+                self.assertNotIn(intake.slug(name)[0], ".-")
+                self.assertTrue(intake.printable(name).isprintable())
+        self.assertEqual(len({intake.slug(n) for n in ("a b", "a_b", "a\u0301", "A_b")}), 4)
+
+    def test_every_course_systems_shape(self):
+        out = recorded()
+        metadata = ("submission_31:\n  :submitters:\n  - :name: Ada L\n    :sid: '77'\n"
+                    "    :email: ada@x.edu\n")
+        shapes = {
+            "folders": {f"alice/{LAB}.txt": out, f"bob/{LAB}.txt": out},
+            "zips": {"alice.zip": hostile.zip_of([(f"{LAB}.txt", out)]),
+                     "bob.zip": hostile.zip_of([(f"bob/{LAB}.txt", out)])},
+            "canvas": {f"lovelaceada_LATE_11_22_{LAB}.txt": out,
+                       f"turingalan_12_23_{LAB}-1.txt": out},
+            "moodle": {f"Ada Lovelace_101_assignsubmission_file/{LAB}.txt": out,
+                       "Alan Turing_102_assignsubmission_file/labs.zip":
+                           hostile.zip_of([(f"labs/{LAB}.txt", out)])},
+            "gradescope": {"submission_metadata.yml": metadata.encode(),
+                           f"submission_31/{LAB}.txt": out, f"submission_32/{LAB}.txt": out},
+        }
+        stems = [LAB]
+        for shape, files in shapes.items():
+            for wrapped in ("folder", "zip", "zip with a folder"):
+                with self.subTest(shape, wrapped=wrapped):
+                    place = self.folder / f"{shape} {wrapped}"
+                    if wrapped == "folder":
+                        for name, data in files.items():
+                            (place / name).parent.mkdir(parents=True, exist_ok=True)
+                            (place / name).write_bytes(data)
+                    else:
+                        top = "export/" if "folder" in wrapped else ""
+                        place.write_bytes(hostile.zip_of([(top + n, d) for n, d in files.items()]))
+                    entries, notes = intake.discover(place, stems)
+                    self.assertEqual((len(entries), notes), (2, []), [e.name for e in entries])
+                    for entry in entries:
+                        self.assertEqual(entry.read(stems).files, {(LAB, ".txt"): out})
+                    if shape == "gradescope":
+                        self.assertIn(["email", "ada@x.edu"], list(map(list, entries[0].hints)))
+
+    def test_a_folder_and_a_zip_of_one_name_are_both_graded_and_said(self):
+        self.hand_in("alice", f"{LAB}.txt", recorded())
+        (self.submissions / "alice.zip").write_bytes(hostile.zip_of([(f"{LAB}.txt", recorded())]))
+        (self.folder / "r.csv").write_text("name,username\nAlice,alice\n")
+        err = self.grade("--labs", "1", "--roster", self.folder / "r.csv")
+        self.assertIn("has several submissions: alice, alice (2)", err)
+        self.assertEqual(self.of("alice (2)")[0]["points"], 12)
+
+
+class Roster(unittest.TestCase):
+    def match(self, names, table):
+        with kit.folder() as folder:
+            path = Path(folder) / "r.csv"
+            path.write_text(table)
+            students = roster.load(path)
+        return students, roster.match([{"student": n, "hints": h} for n, h in names], students)
+
+    def test_each_systems_names_find_their_student(self):
+        canvas = "Student,ID,SIS User ID,SIS Login ID,Section\n    Points Possible,,,,\n"
+        cases = [
+            (canvas + '"Lovelace, Ada",11,s1,ada,A\n', ("x_11", [("canvas", "11")])),
+            (canvas + '"Lovelace, Ada",11,s1,ada,A\n', ("lovelaceada_11", [("name", "lovelaceada")])),
+            (canvas + '"Lovelace, Ada",11,s1,ada,A\n', ("ADA", [])),
+            ("Identifier,Full name,Grade\nParticipant 101,Ada Lovelace,\n",
+             ("Ada Lovelace_101_x", [("participant", "101")])),
+            ("Full name,Email address\nAda Lovelace,a@x\n", ("z", [("name", "Lovelace, Ada")])),
+            ("identifier,github_username\nAda,ada-l\n", ("labs-ada-l", [])),
+            ("UID;name\nada@x.edu;Ada\n", ("ada@x.edu_1_labs_2", [])),
+            ("first name,last name\nAda,Lovelace\n", ("Lovelace Ada", [])),
+        ]
+        for table, who in cases:
+            with self.subTest(who):
+                _, found = self.match([who], table)
+                self.assertEqual(found.of, {who[0]: 0})
+
+    def test_all_that_is_not_one_to_one_is_named(self):
+        table = "name,username,id\nAda,ada,1\nBob,bob,1\nCy,cy,3\nDan,dan,4\nDan,dan2,5\n"
+        _, found = self.match([("ada", []), ("labs-ada", []), ("1", []), ("Dan", []), ("zoe", [])], table)
+        said = "\n".join(roster.problems(found))
+        for words in ("1 stands for several: Ada (line 2), Bob (line 3)", "zoe: is not in the roster",
+                      "1: fits several of the roster", "Ada (line 2) has several submissions: ada, labs-ada",
+                      "Cy (line 4): no submission"):
+            self.assertIn(words, said)
+
+
+class Resume(Class):
+    """Stopped at any moment, a class goes on where it was, and ends with the same grades."""
+
+    def everything(self, out):
+        return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*"))
+                if p.is_file() and p.name not in ("class.json", ".lock")}
+
+    def make(self, students):
+        class_of.make(self.folder / "made", students)
+        return self.folder / "made" / "submissions"
+
+    def test_kill_9_at_any_moment(self):
+        made, dice = self.make(80), random.Random(8)
+        self.grade(submissions=made, expect=0)
+        wanted = self.everything(self.out)
+        again, kills, landed = self.folder / "again", 0, 0
+        command = [*GRADE, "class", str(made), "--out", str(again), "--jobs", "2"]
+        while kills < 40:
+            child = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=kit.KIT)
+            time.sleep(0.12 + dice.random() * 0.25)
+            kills += 1
+            landed += child.poll() is None
+            child.kill()
+            child.wait()
+            for path in again.rglob("grade.json"):
+                self.assertIn("labs", json.loads(path.read_text()))
+            if len(list(again.rglob("grade.json"))) == 80:
+                break
+        self.assertGreater(landed, 2)
+        for _ in range(50):  # its workers end with it; the lock of OUT is free at once
+            code, _, err = kit.call(*command)
+            if code == 0:
+                break
+            self.assertIn("another run is grading", err)
+        self.assertEqual(self.everything(again), wanted)
+
+    def test_a_second_run_grades_nobody_again_unless_something_changed(self):
+        made = self.make(5)
+        self.grade(submissions=made)
+        self.assertIn("5 student(s) are graded already", self.grade(submissions=made))
+        path = self.out / "students/user002/grade.json"
+        before = path.stat().st_mtime_ns
+        victim = next((made / "user002").glob("*.txt"))
+        victim.write_text(victim.read_text().replace("finished", "finishes"))
+        err = self.grade(submissions=made)
+        self.assertIn("[1/1] user002", err)
+        self.assertNotEqual(path.stat().st_mtime_ns, before)
+        ranges = self.folder / "ranges"
+        shutil.copytree(kit.KIT / "grading/ranges", ranges)
+        with open(ranges / f"{LAB}.ini", "a") as file:
+            file.write("\n# changed\n")
+        err = self.grade("--ranges", ranges, "--only-failed", submissions=made)
+        self.assertIn("5 of them by another kit", err)
+        self.assertNotIn("user002:", err)
+        self.assertIn("[5/5]", self.grade("--ranges", ranges, submissions=made))
+        self.assertIn("[5/5]", self.grade("--ranges", ranges, "--force", submissions=made))
+
+    def test_half_a_grade_is_none(self):
+        made = self.make(2)
+        self.grade(submissions=made)
+        path = self.out / "students/user001/grade.json"
+        path.write_bytes(path.read_bytes()[:100])
+        self.assertIn("[1/1] user001", self.grade(submissions=made))
+
+    def test_could_not_grade_is_tried_again(self):
+        self.hand_in("alice", f"{LAB}.cu", solution())
+        self.hand_in("bob", f"{LAB}.txt", recorded())
+        none = {"env": kit.clean_environment(CUDA_VISIBLE_DEVICES="")}
+        self.grade("--labs", "1", expect=3, **none)
+        err = self.grade("--labs", "1", expect=3, **none)
+        self.assertIn("[1/1] alice", err)
+
+    def test_ctrl_c_says_how_to_go_on(self):
+        made = self.make(200)
+        child = subprocess.Popen([*GRADE, "class", str(made), "--out", str(self.out), "--jobs", "2"],
+                                 stderr=subprocess.PIPE, text=True, cwd=kit.KIT, start_new_session=True)
+        child.stderr.readline()
+        os.killpg(child.pid, signal.SIGINT)
+        err = child.stderr.read()
+        child.stderr.close()
+        self.assertEqual(child.wait(), 130, err)
+        self.assertIn("the same command goes on from there", err)
+        self.assertNotIn("Traceback", err)
+
+    def test_two_runs_into_one_folder_do_not_mix(self):
+        self.hand_in("alice", f"{LAB}.txt", recorded())
+        self.grade()
+        import fcntl
+        with open(self.out / ".lock", "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            self.assertIn("another run is grading", self.grade(expect=2))
+
+    def test_progress_is_one_line_on_a_terminal(self):
+        made = self.make(12)
+        master, slave = pty.openpty()
+        child = subprocess.Popen([*GRADE, "class", str(made), "--out", str(self.out), "--jobs", "1"],
+                                 stderr=slave, cwd=kit.KIT)
+        os.close(slave)
+        data = b""
+        try:
+            while True:
+                piece = os.read(master, 65536)
+                if not piece:
+                    break
+                data += piece
+        except OSError:
+            pass  # how a terminal ends
+        os.close(master)
+        self.assertEqual(child.wait(), 0)
+        self.assertEqual(data.count(b"\r\x1b[K"), 12)
+        self.assertRegex(data.decode(), r"12/12 done, 0 could not be graded, \d+ s left")
+
+
+@unittest.skipIf(NO_SANDBOX, f"no sandbox here: {NO_SANDBOX}")
+class Programs(Class):
+    """Students' programs, built and run in the sandbox on the simulated device."""
+
+    def run_class(self, *more, expect=0):
+        return self.grade("--labs", "1", "--backend", "sim", "--credit-simulated", *more, expect=expect)
+
+    def test_the_solution_has_full_marks_and_a_starter_has_not(self):
+        self.hand_in("good", f"{LAB}.cu", solution())
+        self.hand_in("starter", f"labs/{LAB}.cu", (kit.KIT / f"labs/{LAB}.cu").read_bytes())
+        self.hand_in("both", f"{LAB}.cu", solution())
+        self.hand_in("both", f"{LAB}.txt", "not looked at")
+        self.run_class()
+        grade, lab = self.of("good")
+        self.assertEqual((grade["points"], lab["source"], lab["sandbox"]), (12, "run here", "bubblewrap"))
+        kept = self.out / "students/good"
+        self.assertEqual((kept / f"{LAB}.txt").read_bytes(), recorded(machine="simulated-h200"))
+        self.assertEqual((kept / f"{LAB}.attempt1.txt").read_bytes(), (kept / f"{LAB}.txt").read_bytes())
+        self.assertTrue((self.out / f"reference/{LAB}.txt").exists())
+        self.assertEqual(self.of("starter")[0]["points"], 0)
+        self.assertEqual(self.of("both")[0]["points"], 12)
+        self.assertEqual(list(Path("/tmp").glob(f"labs-class.*{os.getpid()}*")), [])
+
+    def test_unsafe_runs_without_and_says_so(self):
+        self.hand_in("good", f"{LAB}.cu", solution())
+        self.assertIn("WITHOUT a sandbox", self.run_class("--unsafe"))
+        self.assertEqual(self.lab("good")["sandbox"], "unsafe")
+        self.assertEqual(self.of("good")[0]["points"], 12)
+
+    def test_a_program_on_the_simulated_device_cannot_say_hardware(self):
+        said = recorded().decode().replace("\n", "\\n").replace('"', '\\"')
+        self.hand_in("copy", f"{LAB}.cu", hostile.HEAD + f'int main() {{ fputs("{said}", stdout); }}')
+        self.grade("--labs", "1", "--backend", "sim")
+        grade, lab = self.of("copy")
+        self.assertEqual((grade["points"], lab["practice"], lab["claims"]), (0, True, "hardware"))
+
+    def test_where_the_solution_fails_it_is_the_machine(self):
+        copy = kit.copy_of_kit(self.folder)
+        (copy / f"solutions/{LAB}.cu").write_text("#include <cstdlib>\nint main() { abort(); }\n")
+        self.hand_in("alice", f"{LAB}.cu", solution())
+        code, _, err = kit.call(sys.executable, copy / "grading/grade.py", "class", self.submissions, "--out",
+                                self.out, "--labs", "1", "--backend", "sim")
+        self.assertEqual(code, 3, err)
+        self.assertIn("the solution ended with signal SIGABRT", self.lab("alice")["reason"])
+        self.assertEqual(self.of("alice")[0]["state"], "could not grade")
+
+    def test_kill_9_while_programs_run(self):
+        for number in range(3):
+            self.hand_in(f"s{number}", f"{LAB}.cu", solution() + b"\n// %d\n" % number)
+        self.run_class()
+        wanted = {s: self.of(s)[0] for s in ("s0", "s1", "s2")}
+        self.out = self.folder / "again"
+        command = [*GRADE, "class", str(self.submissions), "--out", str(self.out), "--labs", "1",
+                   "--backend", "sim", "--credit-simulated"]
+        for delay in (1.0, 3.0, 5.0):
+            child = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=kit.KIT)
+            time.sleep(delay)
+            child.kill()
+            child.wait()
+        time.sleep(0.5)
+        self.run_class()
+        self.assertEqual({s: self.of(s)[0] for s in wanted}, wanted)
+
+    def test_hostile_submissions_are_contained_and_cost_nobody_else(self):
+        paths = [kit.KIT / f"solutions/{LAB}.cu", kit.KIT / "Makefile", kit.KIT / "common/lab.h",
+                 kit.KIT / f"grading/ranges/{LAB}.ini", self.submissions / f"good/{LAB}.cu",
+                 self.out / "students/good/grade.json", "/kit/Makefile", "/kit/common/lab.h",
+                 f"/kit/labs/{LAB}.cu", f"/kit/build/sim/labs/{LAB}.log", "/etc/passwd", "/root/x", "/home/x",
+                 "../../../Makefile", "/kit/x", "/usr/x", "/dev/x"]
+        snoop = hostile.SNOOPS % ", ".join(f'"{p}"' for p in paths)
+        programs = {**hostile.PROGRAMS, "snoops": (snoop, "ended with exit code 1")}
+        self.hand_in("good", f"{LAB}.cu", solution())
+        for student, (source, _) in programs.items():
+            self.hand_in(student, f"{LAB}.cu", hostile.HEAD + source)
+        for name in ("Makefile", "common/lab.h", f"grading/ranges/{LAB}.ini", "grading/grade.py"):
+            self.hand_in("overwrites", name, "all:\n\ttouch /tmp/overwritten\n")
+        self.hand_in("overwrites", f"{LAB}.cu", solution())
+        before = {p: (kit.KIT / p).read_bytes() for p in ("Makefile", "common/lab.h", f"solutions/{LAB}.cu")}
+        self.run_class("--time-limit", "8")
+        for student, (_, words) in programs.items():
+            with self.subTest(student):
+                grade, lab = self.of(student)
+                self.assertEqual((grade["state"], grade["points"]), ("graded", 0))
+                self.assertIn(words, f"{lab['state']}: {lab['reason']}")
+                self.assertNotIn("\n", lab["reason"])
+                for kept in (self.out / "students" / student).iterdir():
+                    data = kept.read_bytes()
+                    self.assertNotIn(b"root:", data)
+                    self.assertNotIn(b"WROTE", data)
+                    self.assertLess(len(data), 1200000)
+        seen = (self.out / f"students/snoops/{LAB}.attempt1.txt").read_text()
+        self.assertEqual([line for line in seen.splitlines() if line != f"READ /kit/build/sim/labs/{LAB}.log"],
+                         ["looked"])
+        self.assertIn("it is closed", (self.out / f"students/reads_stdin/{LAB}.attempt1.txt").read_text())
+        self.assertEqual(self.of("good")[0]["points"], 12)
+        self.assertEqual(self.of("overwrites")[0]["points"], 12)
+        self.assertIn("Makefile is not graded", self.of("overwrites")[0]["notes"])
+        for path, data in before.items():
+            self.assertEqual((kit.KIT / path).read_bytes(), data)
+        for path in Path("/proc").glob("[0-9]*/comm"):
+            try:
+                self.assertNotEqual(path.read_text().strip(), "labs-outlives")
+            except OSError:
+                pass
+
+
+class Threshold(unittest.TestCase):
+    def test_only_what_is_near_its_bound_or_too_noisy_is_tried_again(self):
+        import class_run
+        import output
+        import ranges
+        import verdict
+        text = recorded().decode()
+
+        def again(value, low=None, high=None):
+            spread = f"min {low or value}, max {high or value}"
+            changed = re.sub(r"measured launch_async = .*",
+                             f"measured launch_async = {value} us (median of 9, {spread})", text)
+            found = verdict.judge(output.parse(changed.encode(), "x"), ranges.load(LAB))
+            return class_run.worth_another_try(next(v for v in found if v.check.name == "launch_async"))
+        self.assertFalse(again(3.5))
+        self.assertFalse(again(300))
+        self.assertTrue(again(105))
+        self.assertTrue(again(0.47))
+        self.assertFalse(again(0.2))
+        self.assertTrue(again(300, low=50, high=400))
