@@ -74,12 +74,14 @@ def results_of(folder, backend):
 class Plain:
     """Starts a program as it is. sandbox.py has another, which confines it."""
 
+    poll = POLL
+
     def start(self, command):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, start_new_session=True, cwd=KIT)
 
     def trouble(self, child):
-        """Asked while it runs, every POLL seconds: why it must be stopped, or nothing."""
+        """Asked while it runs, every `poll` seconds: why it must be stopped, or nothing."""
         return ""
 
     def exit_code(self, child, code):
@@ -110,7 +112,7 @@ def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):
         checked, ended, pause = begun, False, 0.001
         while not (ended or run.problem):
             if select.get_map():
-                ready = select.select(POLL)
+                ready = select.select(box.poll)
             else:  # it closed both: mostly because it is just ending
                 ready, pause = [], min(2 * pause, POLL)
                 time.sleep(pause)
@@ -123,16 +125,16 @@ def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):
                 run.problem = f"was stopped: it printed over {OUTPUT_LIMIT >> 20} MB"
             elif not ended and time.monotonic() > begun + time_limit:
                 run.problem = f"was stopped after {time_limit:.0f} s: does a loop never end?"
-            elif not ended and time.monotonic() >= checked + POLL:
+            elif not ended and time.monotonic() >= checked + box.poll:
                 checked, run.problem = time.monotonic(), box.trouble(child)
     if run.problem:
         end_group(child.pid)
     _, status, usage = os.wait4(child.pid, 0)
     end_group(child.pid)
     child.returncode = os.waitstatus_to_exitcode(status)
-    run.code = box.exit_code(child, child.returncode)
     child.stdout.close()
     child.stderr.close()
+    run.code = box.exit_code(child, child.returncode)
     run.wall, run.cpu = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
     if not run.problem and run.code not in (0, SKIPPED):
         said = run.err.decode(errors="replace").strip().splitlines()

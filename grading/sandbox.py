@@ -3,10 +3,10 @@
 
 It sees /usr, the CUDA Toolkit, the GPU's device files, an empty /tmp, and the folders it is
 given; no network, no other process, nothing of /etc, /home or another submission. Limits on
-time and output are runner.py's; here are those on memory, processes and files, looked after
-by watching, because the limits that a process inherits cannot express them: CUDA reserves
-more address space than the machine has memory, and a count of processes is a user's, not a
-program's.
+time and output are runner.py's; here are those on memory, processes and files, looked
+after by watching: the limits that a process inherits cannot express them, as CUDA reserves more
+address space than the machine has memory. A fork bomb is faster than that, so the kernel's own
+limit on processes stands behind it.
 """
 import contextlib
 import json
@@ -16,6 +16,8 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+
+import runner
 
 NOBODY = 65534
 INSIDE = "/kit"  # where the kit stands in the sandbox
@@ -76,25 +78,40 @@ def gpu_devices():
 
 class Sandbox:
     """One way of running commands. The folders are bound where the kit has them: a list of
-    (folder outside, path inside, writable). `extra` are more folders to see, read-only."""
+    (folder outside, path inside, writable). `extra` are more folders to see, read-only.
+
+    way: how the program becomes somebody who may do nothing, of WAYS:
+    self     in a user namespace of whoever grades
+    nobody   root becomes nobody, and makes a user namespace
+    root     where nobody may not make one: root makes the sandbox, and setpriv drops all rights
+    In each the kernel counts its processes, which it does not do for root.
+    """
 
     sort = "bubblewrap"
+    poll = runner.POLL
 
-    def __init__(self, folders=(), limits=PROGRAM, gpu=False, extra=(), cwd=INSIDE, user=None):
-        self.limits, self.processes = limits, {}
-        self.user = user
+    def __init__(self, folders=(), limits=PROGRAM, gpu=False, extra=(), cwd=INSIDE, way="self"):
+        self.limits, self.way, self.status, self.stopped = limits, way, {}, False
         self.bwrap = shutil.which("bwrap")
         if not self.bwrap:
             raise NoSandbox("bubblewrap is not installed (apt-get install bubblewrap)")
         small = ["--size", str(256 * MB)] if version_of_once(self.bwrap) >= (0, 7) else []
-        self.arguments = ["--unshare-all", "--uid", str(NOBODY), "--gid", str(NOBODY),
-                          "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-                          *system_folders()]
+        everybody = ["--perms", "1777"] if way == "root" else []
+        self.arguments = ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        if way == "root":
+            self.arguments += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
+            self.arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
+            for path in ("/etc", "/sys", "/sys/bus", "/sys/devices", "/sys/devices/system", *parents(
+                    [inside for _, inside, _ in folders] + [f"{path}/." for path in (cwd, *extra)])):
+                self.arguments += ["--perms", "0755", "--dir", path]
+        else:
+            self.arguments += ["--unshare-all", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+        self.arguments += [*system_folders(), "--proc", "/proc", "--dev", "/dev",
+                           *(gpu_devices() if gpu else []),
+                           *small, *everybody, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
+                           *small, *everybody, "--tmpfs", "/tmp", "--dir", cwd]
         for path in extra:
             self.arguments += ["--ro-bind", str(path), str(path)]
-        self.arguments += ["--proc", "/proc", "--dev", "/dev", *(gpu_devices() if gpu else []),
-                           *small, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-                           *small, "--tmpfs", "/tmp", "--dir", cwd]
         for outside, inside, writable in folders:
             self.arguments += ["--bind" if writable else "--ro-bind", str(outside), inside]
         self.arguments += ["--remount-ro", "/", "--chdir", cwd]
@@ -103,25 +120,29 @@ class Sandbox:
 
     def start(self, command):
         """For runner.run_command: the command, confined, and its limits set before it begins."""
-        limits = [f"--fsize={self.limits.file}", "--core=0", "--nofile=1024"]
-        if self.user is not None or os.getuid() != 0:
-            # Counted in the sandbox alone since Linux 5.14; before, with all that the user runs.
-            if kernel() >= (5, 14):
-                limits.append(f"--nproc={8 * self.limits.processes}")
+        uid = os.getuid() if self.way == "self" else NOBODY
+        # A user namespace counts its own processes since Linux 5.14; else all of the user's count.
+        others = 0 if self.way != "root" and kernel() >= (5, 14) else tasks_of(uid)
+        limits = [f"--nproc={others + 8 * self.limits.processes}", f"--fsize={self.limits.file}",
+                  "--core=0", "--nofile=1024"]  # threads count as processes there
         if self.limits.address_space:
             limits.append(f"--as={self.limits.address_space}")
+        drop = ["/usr/bin/setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+                "--bounding-set=-all", "--inh-caps=-all"] if self.way == "root" else []
+        as_user = {} if self.way != "nobody" else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
         reads, writes = os.pipe()
-        as_user = {} if self.user is None else {"user": self.user, "group": self.user,
-                                                "extra_groups": []}
         try:
             child = subprocess.Popen(
-                [self.bwrap, *self.arguments, "--json-status-fd", str(writes), "--",
+                [self.bwrap, *self.arguments, "--json-status-fd", str(writes), "--", *drop,
                  "/usr/bin/prlimit", *limits, "--", *command],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 start_new_session=True, cwd="/", env=self.environment, pass_fds=(writes,), **as_user)
+        except BaseException:
+            os.close(reads)
+            raise
         finally:
             os.close(writes)
-        self.processes[child.pid] = reads
+        self.status[child.pid] = reads
         self.files_at_start = files_in_memory()
         return child
 
@@ -136,6 +157,7 @@ class Sandbox:
         return ""
 
     def _stop(self, found, why):
+        self.stopped = True
         for pid in found[1:2]:  # the sandbox's first process: with it the kernel ends all others
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -143,10 +165,10 @@ class Sandbox:
 
     def exit_code(self, child, code):
         """The program's own. Raises NoSandbox where bubblewrap failed and nothing was run."""
-        reads = self.processes.pop(child.pid)
+        reads = self.status.pop(child.pid)
         with os.fdopen(reads, "rb") as file:
             status = file.read().decode(errors="replace")
-        if code > 0 and '"exit-code"' not in status:
+        if code > 0 and '"exit-code"' not in status and not self.stopped:
             raise NoSandbox("bubblewrap cannot make a sandbox here")
         return 128 - code if code > 128 else code
 
@@ -193,23 +215,40 @@ def files_in_memory():
     return 0
 
 
-def check(runner):
-    """The user to run as: None for the one who grades, NOBODY where root grades and can become
-    another. Raises NoSandbox, with the reason, where a sandbox cannot be made."""
-    last = ""
-    for user in ([NOBODY, None] if os.getuid() == 0 else [None]):
+def tasks_of(uid):
+    """How many processes and threads a user has now."""
+    count = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                count += len(os.listdir(f"/proc/{pid}/task"))
+    return count
+
+
+def parents(paths):
+    """Every folder above these paths, the outermost first."""
+    found = {str(p) for path in paths for p in Path(path).parents} | {
+        path[:-2] for path in paths if path.endswith("/.")}
+    return sorted(found - {"/", "/usr", "/tmp"} - {p for p in found if p.startswith(("/usr/", "/tmp/"))})
+
+
+def ways():
+    """The ways of making a sandbox that work here. Raises NoSandbox, with the reason, if none."""
+    found, why = [], ""
+    for way in ("nobody", "root") if os.getuid() == 0 else ("self",):
         try:
-            run = runner.run_command(["/usr/bin/true"], time_limit=20, box=Sandbox(cwd="/tmp", user=user))
+            run = runner.run_command(["/usr/bin/true"], time_limit=20, box=Sandbox(cwd="/tmp", way=way))
+            why = run.problem
+            if not why:
+                found.append(way)
         except NoSandbox as error:
-            last = str(error)
-            if "installed" in last:
+            why = str(error)
+            if "installed" in why:
                 raise
         except (OSError, subprocess.SubprocessError) as error:
-            last = str(error)
-        else:
-            if not run.problem:
-                return user
-            last = run.problem
-    raise NoSandbox(f"{last}: user namespaces may be switched off (kernel.unprivileged_userns_clone, "
-                    "kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces), as in "
-                    "most containers")
+            why = str(error)
+    if not found:
+        raise NoSandbox(f"{why}: user namespaces may be switched off (kernel.unprivileged_userns_clone, "
+                        "kernel.apparmor_restrict_unprivileged_userns, user.max_user_namespaces), as in "
+                        "most containers")
+    return found

@@ -39,7 +39,7 @@ class Workshop:
 
     def __init__(self, out, backend, unsafe=False, time_limit=runner.TIME_LIMIT, extra=()):
         self.backend, self.unsafe, self.time_limit = backend, unsafe, time_limit
-        self.extra, self.user = [str(path) for path in extra], None
+        self.extra, self.way = [str(path) for path in extra], "self"
         self.bus_id, self.device, self.arch, self.nvcc, self.sort = None, "", "", "", "unsafe"
         self.folder = folder_for(out)
         self.kit = self.folder / "kit"
@@ -48,7 +48,7 @@ class Workshop:
         """What there is to build and run with. Raises Infrastructure."""
         try:
             if not self.unsafe:
-                self.sort, self.user = sandbox.Sandbox.sort, sandbox.check(runner)
+                self.sort, self.way = sandbox.Sandbox.sort, sandbox.ways()[0]
             if self.backend == "cuda":
                 self._find_gpu()
         except sandbox.NoSandbox as error:
@@ -124,8 +124,8 @@ class Workshop:
         place.built.mkdir()
         for folder in (place.folder, place.source, place.built):
             folder.chmod(0o755)
-        if self.user is not None:
-            os.chown(place.built, self.user, self.user)
+        if self.way != "self":
+            os.chown(place.built, sandbox.NOBODY, sandbox.NOBODY)
         for stem, data in sources.items():
             path = place.source / f"{stem}.cu"
             path.write_bytes(data)
@@ -139,7 +139,7 @@ class Workshop:
         """(why it did not build, or nothing; what the compiler said)."""
         folders = [(self.kit, sandbox.INSIDE, False), (place.source, f"{sandbox.INSIDE}/labs", False),
                    (place.built, self._inside(), True)]
-        command = ["make", "-s", "build", f"DIR={'labs' if self.user_box() else place.source}",
+        command = ["make", "-s", "build", f"DIR={place.source if self.unsafe else 'labs'}",
                    f"LAB={stem[:2]}", f"BACKEND={self.backend}"]
         if self.backend == "cuda":
             command += [f"NVCC={self.nvcc}"] + ([f"ARCH={self.arch}"] if self.arch else [])
@@ -157,16 +157,13 @@ class Workshop:
 
     def run(self, place, stem):
         """A runner.Run of one program that build made, alone on the GPU."""
-        if self.user_box():
+        if not self.unsafe:
             program = f"{self._inside()}/{stem}"
         else:
             program = str(self.kit / "build" / self.backend / self._name(place) / stem)
         with self._alone():
             return self._run([program], [(place.built, self._inside(), False)], sandbox.PROGRAM,
                              gpu=self.backend == "cuda", time_limit=self.time_limit)
-
-    def user_box(self):
-        return not self.unsafe
 
     def _inside(self):
         return f"{sandbox.INSIDE}/build/{self.backend}/labs"
@@ -179,7 +176,7 @@ class Workshop:
         if self.unsafe:
             box = Bare(self.kit)
         else:
-            box = sandbox.Sandbox(folders, limits, gpu, self.extra, user=self.user)
+            box = sandbox.Sandbox(folders, limits, gpu, self.extra, way=self.way)
         try:
             return runner.run_command(command, time_limit=time_limit, box=box)
         except (OSError, sandbox.NoSandbox) as error:
