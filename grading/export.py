@@ -113,7 +113,7 @@ def moodle_worksheet(graded, sheet):
             wanted = graded.top
         if wanted != graded.top and graded.top:
             scaled.add(wanted)
-            points = round(points * wanted / graded.top, 2)
+            points = grades.rounded(points * wanted / graded.top)
         row += [""] * (max(grade, comments or 0) + 1 - len(row))
         row[grade] = str(points).replace(".", ",") if comma else points
         if comments is not None and not row[comments].strip():

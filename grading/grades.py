@@ -74,14 +74,19 @@ class Class:
         is measured by the others. None for one who could not be graded."""
         if grade is None or grade["state"] != GRADED:
             return None
-        points = grade["points"] * self.top / grade["of"] if grade["of"] else 0
-        return int(points) if points == int(points) else round(points, 2)
+        return rounded(grade["points"] * self.top / grade["of"] if grade["of"] else 0)
 
     def of_student(self, place):
         """The grade of the roster's student, or None; of several submissions the best."""
         names = self.matches.submission_of().get(place, [])
         grades = [self.by_name[name] for name in sorted(names)]
         return max(grades, key=lambda g: (g["state"] == GRADED, g["points"]), default=None)
+
+
+def rounded(points):
+    """To two decimals, as course systems show them; a whole number as such."""
+    points = round(points, 2)
+    return int(points) if points == int(points) else points
 
 
 def not_yet(name):

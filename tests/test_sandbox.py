@@ -177,15 +177,15 @@ class Hardware(Class):
         noisy = good.replace(b"measured left_running", b"measured left_running = 4.0 us (median of 9, "
                              b"min 0.4, max 9)\nnoise").replace(b"seconds", b"")
         copy = self.fake_machine(**{"_" + LAB: self.script(good, "sleep 0.1")})
-        self.hand_in("good", f"{LAB}.cu", self.script(good, "sleep 2"))
-        self.hand_in("noisy", f"{LAB}.cu", self.script(noisy, "sleep 2"))
+        self.hand_in("good", f"{LAB}.cu", self.script(good, "sleep 1"))
+        self.hand_in("noisy", f"{LAB}.cu", self.script(noisy, "sleep 1"))
         self.hand_in("slow", f"{LAB}.cu", self.script(good.replace(
             b"launch_async = 3.553 us (median of 150, quartiles 3.505 3.631, min 3.333, max 3.919)",
-            b"launch_async = 9.553 us (median of 1, min 9.553, max 9.553)"), "sleep 6"))
+            b"launch_async = 9.553 us (median of 1, min 9.553, max 9.553)"), "sleep 2.5"))
         self.hand_in("broken", f"{LAB}.cu", "#error\n")
         self.hand_in("skips", f"{LAB}.cu", "//> skipped 01 nullKernelAsync: no CUDA device\n//! exit 77\n")
         self.hand_in("other_gpu", f"{LAB}.cu", self.script(good.replace(b"NVIDIA H200", b"NVIDIA B300"),
-                                                           "sleep 2"))
+                                                           "sleep 1"))
         self.class_there(copy)
         self.assertEqual(self.of("good")[0]["points"], 12)
         noisy = self.lab("noisy")
