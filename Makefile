@@ -40,7 +40,7 @@ programs := $(patsubst $(DIR)/%.cu,$(out)/%,$(labs))
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help build run grade record starters starters-check test bench fidelity clean check-nvcc FORCE
+.PHONY: help build run grade record starters starters-check test bench bench-class fidelity clean check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
@@ -49,6 +49,7 @@ help:
 	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
 	@echo 'make test           everything that needs no GPU'
 	@echo 'make bench          what an error check adds to a launch (needs a GPU)'
+	@echo 'make bench-class    what grading a class of 300 costs, and the sandbox a run'
 	@echo 'make fidelity       the simulated device beside the recorded H200'
 	@echo 'make starters       make labs/ from solutions/; starters-check compares'
 	@echo 'make clean          remove build/ and results/'
@@ -137,6 +138,9 @@ bench: check-nvcc
 	@mkdir -p build/cuda
 	$(Q)$(command) -o build/cuda/check_cost tests/check_cost.cu
 	@build/cuda/check_cost
+
+bench-class:
+	@$(PYTHON) tests/bench_class.py
 
 clean:
 	rm -rf build results
