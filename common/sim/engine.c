@@ -133,7 +133,9 @@ static void place_blocks(struct op *op, double now) {
     struct device *device = op->device;
     const struct sim_launch *launch = op->launch;
     size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-    size_t shared = kernel_shared(op);
+    if (op->start < 0.0)
+        op->shared_each = kernel_shared(op);
+    size_t shared = op->shared_each;
     threads = (threads + 31) / 32 * 32;
     struct slot *slot = NULL;
     int without_room = 0, sms = (int)param.sms;
@@ -320,7 +322,7 @@ static void slot_end(int index, double now) {
     if (op->kind == OP_KERNEL) {
         const struct sim_launch *launch = op->launch;
         size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-        int shared = (int)kernel_shared(op);
+        int shared = (int)op->shared_each;
         threads = (threads + 31) / 32 * 32;
         for (int i = 0; i < (int)param.sms; i++) {
             device->sm[i].blocks += slot->on_sm[i];

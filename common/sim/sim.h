@@ -6,6 +6,7 @@
 //   engine.c  when each op starts and ends  kernel.c  running kernels' bodies, their length
 //   api.c     streams, events, errors       memory.c  allocations, copies, host pointers
 //   graph.c   capture and graphs            order.c   reports of unordered access
+//   watch.c   what a body touches
 #ifndef SIM_H
 #define SIM_H
 
@@ -89,6 +90,7 @@ struct op {
     bool ran;
     unsigned blocks_left, blocks_to_place;
     double block_us;
+    size_t shared_each;          // what each of its blocks takes of an SM
     cudaError_t fault;
     void *to;                    // OP_COPY, OP_MEMSET, OP_FREE
     const void *from;
@@ -205,11 +207,25 @@ struct kernel *kernel_find(const void *function, const char *name);
 bool *kernel_loaded(struct kernel *kernel, int device);
 int *kernel_max_shared(struct kernel *kernel);
 int64_t kernel_clock(const void *place);
-void pages_free(struct page *pages);
 void kernel_begin(struct op *op);   // at the start: how long will a block take?
 void kernel_effects(struct op *op); // at the end: its writes become visible
+size_t kernel_static_shared(const struct kernel *kernel);
 size_t kernel_shared(const struct op *op);  // of one block, as an SM counts it
 void install_signal_handlers(void);
+
+// watch.c
+struct range {
+    char *begin, *end;
+};
+struct touched {
+    struct allocation *allocation;
+    struct range read, written;
+};
+void watch_begin(void);
+void watch_restore(void);
+struct page *watch_end(struct touched **all, int *count);
+void pages_put_in_place(struct page *pages);
+void pages_free(struct page *pages);
 
 // memory.c
 struct allocation {

@@ -31,6 +31,13 @@ template <typename T, int K> __global__ void Scale(T *x, int n) {
     if (i < n)
         x[i] = x[i] * (T)K * scale[1];
 }
+__global__ void Roomy(long long cycles) {  // 40 KiB a block: five fit on an SM of 228
+    __shared__ char room[40 << 10];
+    long long start = clock64();
+    room[threadIdx.x] = 1;
+    while (clock64() - start < cycles)
+        ;
+}
 __global__ void Count(void) { atomicAdd(&counter, 1); }
 __global__ void Wait(long long cycles) {
     long long start = clock64();
@@ -127,6 +134,14 @@ int main(void) {
     Wait<<<132, 32, 120 << 10, high>>>(cycles(1000));
     CHECK(cudaDeviceSynchronize());
     say("shared_turns", (int)((now_us() - t) / 1000));
+    Roomy<<<1, 1>>>(1);
+    CHECK(cudaDeviceSynchronize());
+    for (int n = 5 * 132; n <= 5 * 132 + 1; n++) {
+        t = now_us();
+        Roomy<<<n, 32>>>(cycles(1000));
+        CHECK(cudaDeviceSynchronize());
+        say(n == 660 ? "roomy_660" : "roomy_661", (int)((now_us() - t) / 1000));
+    }
     // A stream of higher priority goes before those that wait.
     cudaEvent_t ends[2];
     float ms;

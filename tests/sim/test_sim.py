@@ -177,7 +177,8 @@ class Memory(unittest.TestCase):
             "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5",
             "host_function_early": "0", "host_function": "1", "occupancy_threads": "2",
             "occupancy_blocks": "32", "occupancy_shared": "4", "turns_264": "1",
-            "turns_265": "2", "shared_turns": "2", "priority_first": "1",
+            "turns_265": "2", "shared_turns": "2", "roomy_660": "1",
+            "roomy_661": "2", "priority_first": "1",
             "memory_used": "1", "memset": "7", "clock_khz": "1.98e+06",
             "name": "Simulated H200", "context_again": "1"})
 
@@ -439,6 +440,11 @@ class Rewriter(unittest.TestCase):
         self.assertIn("sim_does_not_model_register_laneid()", text)
         self.assertIn("sim_purpose_lines[] = {4, 5, 0}", text)
         self.assertIn('#line 1 "a.cu"\n', text)
+
+    def test_static_shared_memory_is_counted(self):
+        text = rewrite.rewrite("__shared__ float a[4][8];\n__shared__ int n;\n", "a.cu")
+        self.assertIn("a[4][8]; sim_static_shared(sizeof a);", text)
+        self.assertIn("int n; sim_static_shared(sizeof n);", text)
 
     def test_messages_name_the_original_line(self):
         _, messages = build("wrong", "#include <cuda_runtime.h>\n__global__ void K(int) {}\n"
