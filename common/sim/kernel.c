@@ -312,6 +312,7 @@ static struct seen {
     uint64_t key;
     int64_t cycles;
     bool known, reads_clock;
+    bool pure;     // ran again with what it reads and writes unchanged, it would change nothing
     int touched_count;
     struct touched *touched;
 } cache[CACHE];
@@ -393,11 +394,12 @@ static bool reachable(struct op *op) {
     return true;
 }
 
-static void remember(struct seen *seen, uint64_t key) {
+static void remember(struct seen *seen, uint64_t key, bool opaque) {
     seen->key = key;
     seen->known = true;
     seen->cycles = body.most_cycles;
     seen->reads_clock = body.read_clock;
+    seen->pure &= !body.read_clock && !opaque;
 }
 
 // Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
@@ -416,8 +418,8 @@ void kernel_begin(struct op *op) {
     struct seen *seen = op->seen = &cache[key % CACHE];
     if (!seen->known || seen->key != key || op->kernel->unsteady) {
         run_body(op, true);
-        op->pages = watch_end(&seen->touched, &seen->touched_count);
-        remember(seen, key);
+        op->pages = watch_end(&seen->touched, &seen->touched_count, &seen->pure);
+        remember(seen, key, op->launch->opaque);
     }
     op->seen_key = key;
     if (seen->reads_clock)
@@ -432,27 +434,38 @@ void kernel_begin(struct op *op) {
     }
 }
 
+static bool unchanged(const struct seen *seen) {
+    for (int i = 0; i < seen->touched_count; i++)
+        if (seen->touched[i].version != seen->touched[i].allocation->version)
+            return false;
+    return true;
+}
+
 void kernel_effects(struct op *op) {
     struct seen *seen = op->seen;
-    if (op->fault == cudaSuccess && op->ran)
+    if (seen != NULL && seen->key != op->seen_key)
+        seen = NULL;  // its place was taken by another kind
+    bool same = seen != NULL && unchanged(seen), ran_ahead = op->ran;
+    if (op->fault == cudaSuccess && ran_ahead) {
         pages_put_in_place(op->pages);
-    else if (op->fault == cudaSuccess) {
+        op->pages = NULL;
+    } else if (op->fault == cudaSuccess && !(same && seen->pure)) {
         run_body(op, false);
         // If its length depends on data, it must run at its start from now on.
-        if (seen != NULL && seen->key == op->seen_key && body.most_cycles != seen->cycles)
+        if (seen != NULL && body.most_cycles != seen->cycles)
             op->kernel->unsteady = true;
     }
-    if (op->ran && op->fault == cudaSuccess)
-        op->pages = NULL;
-    if (seen != NULL && seen->key == op->seen_key)
-        for (int i = 0; i < seen->touched_count; i++) {
-            const struct range *read = &seen->touched[i].read;
-            const struct range *written = &seen->touched[i].written;
-            if (written->begin != NULL)
-                order_access(op, written->begin, (size_t)(written->end - written->begin), true);
-            if (read->begin != NULL)
-                order_access(op, read->begin, (size_t)(read->end - read->begin), false);
+    for (int i = 0; seen != NULL && i < seen->touched_count; i++) {
+        struct touched *t = &seen->touched[i];
+        if (t->written.begin != NULL) {
+            order_access(op, t->written.begin, (size_t)(t->written.end - t->written.begin), true);
+            t->allocation->version++;
         }
+        if (t->read.begin != NULL)
+            order_access(op, t->read.begin, (size_t)(t->read.end - t->read.begin), false);
+        // What ran ahead may have read what has been written since: then it must run again.
+        t->version = ran_ahead && !same ? UINT64_MAX : t->allocation->version;
+    }
     if (op->fault != cudaSuccess)
         sticky_error(op->fault);
 }

@@ -90,6 +90,7 @@ struct op {
     bool ran;
     unsigned blocks_left, blocks_to_place;
     double block_us;
+    struct slot *slot;
     size_t shared_each;          // what each of its blocks takes of an SM
     cudaError_t fault;
     void *to;                    // OP_COPY, OP_MEMSET, OP_FREE
@@ -220,10 +221,11 @@ struct range {
 struct touched {
     struct allocation *allocation;
     struct range read, written;
+    uint64_t version;            // the allocation's when the body last ran
 };
 void watch_begin(void);
 void watch_restore(void);
-struct page *watch_end(struct touched **all, int *count);
+struct page *watch_end(struct touched **all, int *count, bool *pure);
 void pages_put_in_place(struct page *pages);
 void pages_free(struct page *pages);
 
@@ -233,12 +235,13 @@ struct allocation {
     size_t bytes, mapped;
     char *mapping;
     struct device *device;       // NULL: pinned host memory
-    uint64_t id;
+    uint64_t id, version;        // the version counts writes
     bool symbol, open;
     char *kept;                  // a flag a page, while a kernel is watched
     char name[48];
     struct access_log *log;      // who touched it, in order.c
     int logs, log_size;
+    struct allocation *next_freed;
 };
 struct allocation *allocation_at(const void *pointer);
 bool allocation_open(const void *address);  // let a kernel or copy touch device memory

@@ -12,8 +12,8 @@
 enum { PAGE = 4096, TOUCHED_MAX = 64 };
 
 static struct touched touched[TOUCHED_MAX];
-static int touched_count, touched_latest;
-static bool watching;
+static int touched_count;
+static bool watching, pure;
 
 // The pages that a body wrote to, as they were before and as it left them.
 struct page {
@@ -45,26 +45,41 @@ static void keep_page(struct allocation *a, char *address) {
     pages = page;
 }
 
+static bool within(const char *p, const void *start, size_t bytes) {
+    return (uintptr_t)p - (uintptr_t)start < bytes;
+}
+
+// A thread's own variables, on the stack, and its indices.
+static bool is_own(const char *p) {
+    enum { NEAR = 8 << 20 };
+    char here;
+    uintptr_t distance = (uintptr_t)p - (uintptr_t)&here + NEAR;
+    return distance < 2 * NEAR || within(p, &threadIdx, sizeof threadIdx) ||
+           within(p, &blockIdx, sizeof blockIdx) || within(p, &blockDim, sizeof blockDim) ||
+           within(p, &gridDim, sizeof gridDim) || within(p, &sim_clock_reads, sizeof(int));
+}
+
+// The entry of the allocation that holds the bytes, a new one if need be; NULL for none.
+static struct touched *find_touched(char *begin, char *end) {
+    for (int i = 0; i < touched_count; i++)
+        if (begin >= touched[i].allocation->base &&
+            end <= touched[i].allocation->base + touched[i].allocation->bytes)
+            return &touched[i];
+    struct allocation *a = allocation_at(begin);
+    if (a == NULL || a->symbol || end > a->base + a->bytes || touched_count == TOUCHED_MAX) {
+        pure &= is_own(begin);  // if not, a global or shared variable, or about to fault
+        return NULL;
+    }
+    touched[touched_count] = (struct touched){.allocation = a};
+    allocation_open(begin);
+    return &touched[touched_count++];
+}
+
 static void watch(void *pointer, size_t bytes, bool writes) {
     char *begin = pointer, *end = begin + bytes;
-    struct touched *t = &touched[touched_latest];
-    if (touched_count == 0 || begin < t->allocation->base ||
-        end > t->allocation->base + t->allocation->bytes) {
-        struct allocation *a = allocation_at(pointer);
-        if (a == NULL || a->symbol || end > a->base + a->bytes)
-            return;  // a local or shared variable, or an access that is about to fault
-        int i = 0;
-        while (i < touched_count && touched[i].allocation != a)
-            i++;
-        if (i == TOUCHED_MAX)
-            return;
-        t = &touched[touched_latest = i];
-        if (i == touched_count) {
-            *t = (struct touched){.allocation = a};
-            touched_count++;
-            allocation_open(begin);
-        }
-    }
+    struct touched *t = find_touched(begin, end);
+    if (t == NULL)
+        return;
     widen(writes ? &t->written : &t->read, begin, end);
     if (writes)
         for (char *at = begin; at < end; at += PAGE - (at - t->allocation->mapping) % PAGE)
@@ -72,8 +87,8 @@ static void watch(void *pointer, size_t bytes, bool writes) {
 }
 
 void watch_begin(void) {
-    touched_count = touched_latest = 0;
-    watching = true;
+    touched_count = 0;
+    watching = pure = true;
 }
 
 // Gives memory back as it was when the watching began.
@@ -82,17 +97,22 @@ void watch_restore(void) {
         memcpy(page->at, page->before, PAGE);
 }
 
-// Takes the body's writes back, and hands over what it touched and what it wrote.
-struct page *watch_end(struct touched **all, int *count) {
+// Takes the body's writes back, and hands over what it touched and what it wrote; and whether
+// what it wrote depends on nothing but its arguments and memory that it did not write itself.
+struct page *watch_end(struct touched **all, int *count, bool *is_pure) {
     struct page *written = pages;
     watching = false;
     for (struct page *page = pages; page != NULL; page = page->next)
         memcpy(page->after, page->at, PAGE);
     watch_restore();
     for (int i = 0; i < touched_count; i++) {
-        free(touched[i].allocation->kept);
-        touched[i].allocation->kept = NULL;
+        struct touched *t = &touched[i];
+        free(t->allocation->kept);
+        t->allocation->kept = NULL;
+        t->version = t->allocation->version;
+        pure &= t->read.end <= t->written.begin || t->written.end <= t->read.begin;
     }
+    *is_pure = pure;
     free(*all);
     *all = malloc(sizeof touched[0] * (size_t)(touched_count + 1));
     memcpy(*all, touched, sizeof touched[0] * (size_t)touched_count);

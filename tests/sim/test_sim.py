@@ -174,7 +174,7 @@ class Memory(unittest.TestCase):
         _, out, _ = run("features")
         self.assertEqual(table(out), {
             "reverse": "1", "sum": "32640", "template": "42", "constant": "126",
-            "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5",
+            "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5", "again": "2466",
             "host_function_early": "0", "host_function": "1", "occupancy_threads": "2",
             "occupancy_blocks": "32", "occupancy_shared": "4", "turns_264": "1",
             "turns_265": "2", "shared_turns": "2", "roomy_660": "1",
