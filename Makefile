@@ -25,6 +25,8 @@ out    := build/$(BACKEND)/$(name)
 number := $(if $(filter 1 2 3 4 5 6 7 8 9,$(LAB)),0$(LAB),$(LAB))
 labs   := $(sort $(wildcard $(DIR)/$(or $(number),[0-9][0-9])_*.cu))
 programs := $(patsubst $(DIR)/%.cu,$(out)/%,$(labs))
+# Lab 04 starts a second program, itself with -G, to see what that does to a kernel.
+debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.cu,$(labs)))
 
 .DELETE_ON_ERROR:
 .PHONY: help build run grade record starters starters-check test bench clean check-nvcc FORCE
@@ -43,7 +45,7 @@ help:
 	@echo 'ARCH=native  the GPU to build for: sm_NN   NVCC=PATH      the compiler to use'
 	@echo 'V=1          show the commands             BACKEND=cuda   what runs the labs'
 
-build: $(if $(filter cuda,$(BACKEND)),check-nvcc) $(programs)
+build: $(if $(filter cuda,$(BACKEND)),check-nvcc $(debugged)) $(programs)
 	$(if $(labs),,$(error no lab $(LAB) in DIR=$(DIR): a lab is a file NN_name.cu))
 
 check-nvcc:
@@ -61,6 +63,10 @@ $(out)/%: $(DIR)/%.cu $(out)/command
 	@echo 'nvcc $(DIR)/$*.cu'
 	$(Q)rm -f $@; $(command) -MD -MF $@.d -o $@ $< > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
 	@grep -v 'Cannot find valid GPU' $@.log >&2 || true
+
+$(out)/%.debug: $(DIR)/%.cu $(out)/command
+	@echo 'nvcc -G $(DIR)/$*.cu'
+	$(Q)rm -f $@; $(command) -G -MD -MF $@.d -o $@ $< > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
 
 -include $(wildcard $(out)/*.d)
 
