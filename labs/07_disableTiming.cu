@@ -78,7 +78,7 @@ static double queued_us(cudaEvent_t event) {
     event_timer_stop(&timer, a);
     cudaError_t gate = cudaEventQuery(timer.start);
     if (gate == cudaErrorNotReady)
-        cudaGetLastError();  // good: the gate is still shut. An answer, but kept as an error
+        cudaGetLastError();  // still shut, as it should be; the answer may be kept as an error
     else
         early_gates++;
     return event_timer_us(&timer) / QUEUED;
