@@ -37,6 +37,8 @@ out    := build/$(BACKEND)/$(name)
 number := $(if $(filter 1 2 3 4 5 6 7 8 9,$(LAB)),0$(LAB),$(LAB))
 labs   := $(sort $(wildcard $(DIR)/$(or $(number),[0-9][0-9])_*.cu))
 programs := $(patsubst $(DIR)/%.cu,$(out)/%,$(labs))
+# Lab 04 starts a second program, itself with -G, to see what that does to a kernel.
+debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.cu,$(labs)))
 
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -58,7 +60,7 @@ help:
 	@echo 'BACKEND=sim   the simulated device; cuda insists on a GPU. Without it: the'
 	@echo '              GPU if there is one         V=1           show commands'
 
-build: $(if $(filter cuda,$(BACKEND)),check-nvcc) $(programs)
+build: $(if $(filter cuda,$(BACKEND)),check-nvcc $(debugged)) $(programs)
 	$(if $(labs),,$(error no lab $(LAB) in DIR=$(DIR): a lab is a file NN_name.cu))
 
 check-nvcc:
@@ -102,6 +104,10 @@ build/sim/engine/%.o: $(sim)/%.c
 build/sim/engine/params.o: $(sim)/h200.ini
 -include $(wildcard build/sim/engine/*.d)
 endif
+
+$(out)/%.debug: $(DIR)/%.cu $(out)/command
+	@echo 'nvcc -G $(DIR)/$*.cu'
+	$(Q)rm -f $@; $(command) -G -MD -MF $@.d -o $@ $< > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
 
 -include $(wildcard $(out)/*.d)
 

@@ -531,13 +531,15 @@ static cudaError_t launch_error(const struct sim_launch *launch, struct kernel *
         return cudaErrorInvalidConfiguration;
     if (threads > 1024 || launch->block.x > 1024 || launch->block.y > 1024 ||
         launch->block.z > 64 || launch->grid.x > 0x7fffffff || launch->grid.y > 65535 ||
-        launch->grid.z > 65535 || launch->shared > (size_t)*kernel_max_shared(kernel))
+        launch->grid.z > 65535 ||
+        launch->shared + kernel_static_shared(kernel) > (size_t)*kernel_max_shared(kernel))
         return cudaErrorInvalidValue;  // as recorded for 2,048 threads
     return cudaSuccess;
 }
 
 cudaError_t sim_launch(const struct sim_launch *launch) {
-    sim_site(launch->file, launch->line, "");
+    if (launch->line > 0)
+        sim_site(launch->file, launch->line, "");
     bool captured = any_capture() && launch->stream > cudaStreamPerThread &&
                     capturing(launch->stream);
     cudaError_t error = enter("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
@@ -587,6 +589,7 @@ cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes, const
         return error;
     memset(attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = 1024;
+    attributes->sharedSizeBytes = kernel_static_shared(kernel_find(function, "kernel"));
     attributes->numRegs = 32;  // registers are not modelled
     attributes->binaryVersion = attributes->ptxVersion =
         (int)(10 * param.compute_major + param.compute_minor);
@@ -614,7 +617,7 @@ cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t
         return error;
     if (threads < 1 || threads > 1024)
         return fail(cudaErrorInvalidValue);
-    (void)function;
+    shared += kernel_static_shared(kernel_find(function, "kernel"));
     size_t each = shared > 0 ? shared + ((size_t)param.shared_reserved_kib << 10) : 0;
     int by_threads = (int)param.threads_per_sm / ((threads + 31) / 32 * 32);
     *blocks = (int)param.blocks_per_sm < by_threads ? (int)param.blocks_per_sm : by_threads;

@@ -109,8 +109,8 @@ static void share_bandwidth(struct device *device, double now) {
         op->speed = 1.0;
         if (op->kind == OP_COPY && op->engine != ENGINE_NONE && both)
             op->speed = param.both_directions;
-        if (op->demand > 0.0 && demand > 1.0)
-            op->speed = 1.0 / demand;
+        if (op->demand > 0.0)
+            op->speed = op->demand / fmax(1.0, demand);
         running[i]->end = now + (op->left > 0.0 ? op->left : 0.0) / op->speed;
     }
 }
@@ -133,10 +133,12 @@ static void place_blocks(struct op *op, double now) {
     struct device *device = op->device;
     const struct sim_launch *launch = op->launch;
     size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-    size_t shared = kernel_shared(op);
+    if (op->start < 0.0)
+        op->shared_each = kernel_shared(op);
+    size_t shared = op->shared_each;
     threads = (threads + 31) / 32 * 32;
-    struct slot *slot = NULL;
-    int without_room = 0, sms = (int)param.sms;
+    struct slot *slot = op->slot;  // a kernel timed by its bytes has one, which grows
+    int without_room = 0, placed = 0, sms = (int)param.sms;
     while (op->blocks_to_place > 0 && without_room < sms) {
         int i = device->next_sm;
         device->next_sm = i + 1 < sms ? i + 1 : 0;
@@ -154,32 +156,31 @@ static void place_blocks(struct op *op, double now) {
         slot->on_sm[i]++;
         slot->blocks++;
         op->blocks_to_place--;
+        placed++;
     }
-    if (slot == NULL)
+    if (placed == 0)
         return;
-    double overhead = op->stream == NULL ? param.graph_node_us : param.kernel_us;
+    double overhead = 0.0;
     if (op->start < 0.0) {
+        overhead = op->stream == NULL ? param.graph_node_us : param.kernel_us;
         op->start = now + overhead;
         kernel_begin(op);
         if (op->demand > 0.0) {
-            // Timed as a whole, by its bytes: the blocks that fit stay until it ends. Few SMs
-            // cannot use all of the bandwidth.
-            int sms_used = 0;
-            for (int i = 0; i < sms; i++)
-                sms_used += slot->on_sm[i] > 0;
-            double reach = fmin(1.0, sms_used * param.sm_gbps / param.memory_gbps);
-            op->blocks_left -= op->blocks_to_place;
-            op->blocks_to_place = 0;
-            op->left = overhead + op->block_us / reach;
+            op->slot = slot;
+            op->left = overhead + op->block_us;
             op->speed = 1.0;
             op->since = now;
-            op->demand = reach;
-            share_bandwidth(device, now);
-            return;
         }
+    }
+    if (op->demand > 0.0) {
+        // Few SMs cannot use all of the bandwidth.
+        int used = 0;
+        for (int i = 0; i < sms; i++)
+            used += slot->on_sm[i] > 0;
+        op->demand = fmin(1.0, used * param.sm_gbps / param.memory_gbps);
+        share_bandwidth(device, now);
     } else
-        overhead = 0.0;
-    slot->end = now + overhead + op->block_us;
+        slot->end = now + overhead + op->block_us;
 }
 
 // Kernels' blocks go to the SMs in the order in which the kernels became ready, those of a
@@ -320,7 +321,7 @@ static void slot_end(int index, double now) {
     if (op->kind == OP_KERNEL) {
         const struct sim_launch *launch = op->launch;
         size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-        int shared = (int)kernel_shared(op);
+        int shared = (int)op->shared_each;
         threads = (threads + 31) / 32 * 32;
         for (int i = 0; i < (int)param.sms; i++) {
             device->sm[i].blocks += slot->on_sm[i];
@@ -328,6 +329,16 @@ static void slot_end(int index, double now) {
             device->sm[i].shared += shared * slot->on_sm[i];
         }
         op->blocks_left -= slot->blocks;
+        if (op->slot != NULL && op->blocks_to_place > 0) {  // the resident blocks did it all
+            int k = 0;
+            while (device->dispatch[k] != op)
+                k++;
+            device->dispatch_count--;
+            memmove(device->dispatch + k, device->dispatch + k + 1,
+                    (size_t)(device->dispatch_count - k) * sizeof op);
+        }
+        if (op->slot != NULL)
+            op->blocks_left = 0;
     }
     slot_free(slot);
     if (op->kind != OP_KERNEL || op->blocks_left == 0)

@@ -6,9 +6,6 @@
 // its start. So the first time that a kernel is launched in a certain way, its body runs at
 // the start and is watched: which bytes it touches is noted, its writes are taken back and put
 // in place at the end. From then on all that is known, and the body simply runs at the end.
-//
-// The watching is done by the compiler: -fsanitize=thread puts a call before each load and
-// store, and the functions called are those at the end of this file, not the sanitizer's.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -25,8 +22,6 @@ enum {
     FINENESS = 1024,     // a wait overshoots by at most one part in this
     RUNS_MAX = 64,
     CACHE = 4096,
-    PAGE = 4096,
-    TOUCHED_MAX = 64,
 };
 
 uint3 threadIdx, blockIdx;
@@ -40,6 +35,7 @@ struct kernel {
     const char *name;
     bool loaded[DEVICES_MAX];
     int max_dynamic_shared;
+    size_t static_shared;  // its __shared__ variables, known once it has run
     unsigned id;
     bool barriers; // it calls __syncthreads
     bool uneven;   // its threads do not all wait alike
@@ -67,9 +63,11 @@ bool *kernel_loaded(struct kernel *kernel, int device) { return &kernel->loaded[
 int *kernel_max_shared(struct kernel *kernel) { return &kernel->max_dynamic_shared; }
 
 size_t kernel_shared(const struct op *op) {
-    size_t reserved = (size_t)param.shared_reserved_kib << 10;
-    return op->launch->shared + (op->launch->shared > 0 ? reserved : 0);
+    size_t used = op->launch->shared + op->kernel->static_shared;
+    return used > 0 ? used + ((size_t)param.shared_reserved_kib << 10) : 0;
 }
+
+size_t kernel_static_shared(const struct kernel *kernel) { return kernel->static_shared; }
 
 // ---- The clock inside a kernel -----------------------------------------------------------
 // A loop that waits on the clock may run for 1e8 cycles, in every thread of a full grid, so
@@ -91,6 +89,7 @@ static struct {
 } thread;
 static struct {
     struct op *op;
+    size_t static_shared;  // counted in the first thread
     struct run run[RUNS_MAX];
     int runs;
     bool noting;           // the first thread
@@ -183,6 +182,12 @@ __attribute__((noinline)) unsigned long long sim_globaltimer(void) {
 unsigned sim_smid(void) {
     uint64_t block = blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
     return (unsigned)(block % (unsigned)param.sms);
+}
+
+// rewrite.py puts one behind each `__shared__ T name[N];`.
+void sim_static_shared(size_t bytes) {
+    if (threadIdx.x + threadIdx.y + threadIdx.z + blockIdx.x + blockIdx.y + blockIdx.z == 0)
+        body.static_shared += bytes;
 }
 
 void __nanosleep(unsigned ns) {
@@ -301,112 +306,13 @@ void install_signal_handlers(void) {
     sigaction(SIGFPE, &action, NULL);
 }
 
-// ---- Watching what a body touches -----------------------------------------------------------
-struct range {
-    char *begin, *end;
-};
-struct touched {
-    struct allocation *allocation;
-    struct range read, written;
-};
-static struct touched touched[TOUCHED_MAX];
-static int touched_count, touched_latest;
-static bool watching;
-
-// The pages that a body wrote to, as they were before and as it left them.
-struct page {
-    struct page *next;
-    char *at;
-    char before[PAGE], after[PAGE];
-};
-static struct page *pages;
-
-static void widen(struct range *range, char *begin, char *end) {
-    if (range->begin == NULL || begin < range->begin)
-        range->begin = begin;
-    if (end > range->end)
-        range->end = end;
-}
-
-// Before the first write to a page, keep it.
-static void keep_page(struct allocation *a, char *address) {
-    size_t number = (size_t)(address - a->mapping) / PAGE;
-    if (a->kept == NULL)
-        a->kept = calloc(a->mapped / PAGE, 1);
-    if (a->kept[number])
-        return;
-    a->kept[number] = 1;
-    struct page *page = malloc(sizeof *page);
-    page->at = a->mapping + number * PAGE;
-    memcpy(page->before, page->at, PAGE);
-    page->next = pages;
-    pages = page;
-}
-
-static void watch(void *pointer, size_t bytes, bool writes) {
-    char *begin = pointer, *end = begin + bytes;
-    struct touched *t = &touched[touched_latest];
-    if (touched_count == 0 || begin < t->allocation->base ||
-        end > t->allocation->base + t->allocation->bytes) {
-        struct allocation *a = allocation_at(pointer);
-        if (a == NULL || a->symbol || end > a->base + a->bytes)
-            return;  // a local or shared variable, or an access that is about to fault
-        int i = 0;
-        while (i < touched_count && touched[i].allocation != a)
-            i++;
-        if (i == TOUCHED_MAX)
-            return;
-        t = &touched[touched_latest = i];
-        if (i == touched_count) {
-            *t = (struct touched){.allocation = a};
-            touched_count++;
-            allocation_open(begin);
-        }
-    }
-    widen(writes ? &t->written : &t->read, begin, end);
-    if (writes)
-        for (char *at = begin; at < end; at += PAGE - (at - t->allocation->mapping) % PAGE)
-            keep_page(t->allocation, at);
-}
-
-static void take_back(void) {
-    for (struct page *page = pages; page != NULL; page = page->next) {
-        memcpy(page->after, page->at, PAGE);
-        memcpy(page->at, page->before, PAGE);
-    }
-    for (int i = 0; i < touched_count; i++) {
-        free(touched[i].allocation->kept);
-        touched[i].allocation->kept = NULL;
-    }
-}
-
-// Only what the body changed is put in place: others may have written the rest since.
-static void put_in_place(struct page *page) {
-    for (struct page *next; page != NULL; page = next) {
-        next = page->next;
-        if (allocation_at(page->at + PAGE - 1) != NULL) {
-            allocation_open(page->at + PAGE - 1);
-            for (int i = 0; i < PAGE; i++)
-                if (page->after[i] != page->before[i])
-                    page->at[i] = page->after[i];
-        }
-        free(page);
-    }
-}
-
-void pages_free(struct page *page) {
-    for (struct page *next; page != NULL; page = next) {
-        next = page->next;
-        free(page);
-    }
-}
-
 // ---- Bodies ------------------------------------------------------------------------------
 // What the first launch of a kind showed.
 static struct seen {
     uint64_t key;
     int64_t cycles;
     bool known, reads_clock;
+    bool pure;     // ran again with what it reads and writes unchanged, it would change nothing
     int touched_count;
     struct touched *touched;
 } cache[CACHE];
@@ -416,6 +322,7 @@ static void run_blocks(const struct sim_launch *launch, bool barriers) {
     body.noting = true;
     body.most_cycles = 0;
     body.read_clock = false;
+    body.static_shared = 0;
     sim_clock_reads = 0;
     memset(&thread, 0, sizeof thread);
     thread.index = -1;
@@ -436,23 +343,23 @@ static void run_body(struct op *op, bool watched) {
     body.ghz = clock_ghz(op->device, op->start);
     gridDim = op->launch->grid;
     blockDim = op->launch->block;
-    touched_count = touched_latest = 0;
-    watching = watched;
+    if (watched)
+        watch_begin();
     switch (sigsetjmp(escape, 1)) {
     case ESCAPE_FAULT:
         op->fault = cudaErrorIllegalAddress;
         break;
     case ESCAPE_BARRIER:
-        for (struct page *page = pages; page != NULL; page = page->next)
-            memcpy(page->at, page->before, PAGE);
+        watch_restore();
         // fall through
     default:
         run_blocks(op->launch, op->kernel->barriers);
     }
-    watching = false;
     sim.in_kernel = false;
     fiber_current = -1;
     op->ran = true;
+    if (op->fault == cudaSuccess)
+        op->kernel->static_shared = body.static_shared;
 }
 
 // Launches of one kernel with the same shape and arguments are of a kind. Addresses differ
@@ -487,15 +394,12 @@ static bool reachable(struct op *op) {
     return true;
 }
 
-static void remember(struct seen *seen, uint64_t key) {
-    free(seen->touched);
-    seen->touched = malloc(sizeof *touched * (size_t)(touched_count + 1));
-    memcpy(seen->touched, touched, sizeof *touched * (size_t)touched_count);
-    seen->touched_count = touched_count;
+static void remember(struct seen *seen, uint64_t key, bool opaque) {
     seen->key = key;
     seen->known = true;
     seen->cycles = body.most_cycles;
     seen->reads_clock = body.read_clock;
+    seen->pure &= !body.read_clock && !opaque;
 }
 
 // Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
@@ -514,10 +418,8 @@ void kernel_begin(struct op *op) {
     struct seen *seen = op->seen = &cache[key % CACHE];
     if (!seen->known || seen->key != key || op->kernel->unsteady) {
         run_body(op, true);
-        take_back();
-        op->pages = pages;
-        pages = NULL;
-        remember(seen, key);
+        op->pages = watch_end(&seen->touched, &seen->touched_count, &seen->pure);
+        remember(seen, key, op->launch->opaque);
     }
     op->seen_key = key;
     if (seen->reads_clock)
@@ -532,92 +434,38 @@ void kernel_begin(struct op *op) {
     }
 }
 
+static bool unchanged(const struct seen *seen) {
+    for (int i = 0; i < seen->touched_count; i++)
+        if (seen->touched[i].version != seen->touched[i].allocation->version)
+            return false;
+    return true;
+}
+
 void kernel_effects(struct op *op) {
     struct seen *seen = op->seen;
-    if (op->fault == cudaSuccess && op->ran)
-        put_in_place(op->pages);
-    else if (op->fault == cudaSuccess) {
+    if (seen != NULL && seen->key != op->seen_key)
+        seen = NULL;  // its place was taken by another kind
+    bool same = seen != NULL && unchanged(seen), ran_ahead = op->ran;
+    if (op->fault == cudaSuccess && ran_ahead) {
+        pages_put_in_place(op->pages);
+        op->pages = NULL;
+    } else if (op->fault == cudaSuccess && !(same && seen->pure)) {
         run_body(op, false);
         // If its length depends on data, it must run at its start from now on.
-        if (seen != NULL && seen->key == op->seen_key && body.most_cycles != seen->cycles)
+        if (seen != NULL && body.most_cycles != seen->cycles)
             op->kernel->unsteady = true;
     }
-    if (op->ran && op->fault == cudaSuccess)
-        op->pages = NULL;
-    if (seen != NULL && seen->key == op->seen_key)
-        for (int i = 0; i < seen->touched_count; i++) {
-            const struct range *read = &seen->touched[i].read;
-            const struct range *written = &seen->touched[i].written;
-            if (written->begin != NULL)
-                order_access(op, written->begin, (size_t)(written->end - written->begin), true);
-            if (read->begin != NULL)
-                order_access(op, read->begin, (size_t)(read->end - read->begin), false);
+    for (int i = 0; seen != NULL && i < seen->touched_count; i++) {
+        struct touched *t = &seen->touched[i];
+        if (t->written.begin != NULL) {
+            order_access(op, t->written.begin, (size_t)(t->written.end - t->written.begin), true);
+            t->allocation->version++;
         }
+        if (t->read.begin != NULL)
+            order_access(op, t->read.begin, (size_t)(t->read.end - t->read.begin), false);
+        // What ran ahead may have read what has been written since: then it must run again.
+        t->version = ran_ahead && !same ? UINT64_MAX : t->allocation->version;
+    }
     if (op->fault != cudaSuccess)
         sticky_error(op->fault);
 }
-
-// What the compiler puts before each load and store.
-#define WATCH(name, bytes, writes)                                                           \
-    void name(void *p);                                                                      \
-    void name(void *p) {                                                                     \
-        if (watching)                                                                        \
-            watch(p, bytes, writes);                                                         \
-    }
-#define WATCH_SIZE(bytes)                                                                    \
-    WATCH(__tsan_read##bytes, bytes, false)                                                  \
-    WATCH(__tsan_write##bytes, bytes, true)                                                  \
-    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                        \
-    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                        \
-    WATCH(__tsan_volatile_read##bytes, bytes, false)                                         \
-    WATCH(__tsan_volatile_write##bytes, bytes, true)                                         \
-    void __tsan_read_write##bytes(void *p);                                                  \
-    void __tsan_read_write##bytes(void *p) {                                                 \
-        if (watching) {                                                                      \
-            watch(p, bytes, false);                                                          \
-            watch(p, bytes, true);                                                           \
-        }                                                                                    \
-    }
-WATCH_SIZE(1)
-WATCH_SIZE(2)
-WATCH_SIZE(4)
-WATCH_SIZE(8)
-WATCH_SIZE(16)
-
-void __tsan_read_range(void *p, size_t bytes);
-void __tsan_write_range(void *p, size_t bytes);
-void __tsan_init(void);
-void __tsan_func_entry(void *caller);
-void __tsan_func_exit(void);
-void __tsan_vptr_update(void **vptr, void *value);
-void __tsan_vptr_read(void **vptr);
-void __tsan_read_range(void *p, size_t bytes) {
-    if (watching && bytes > 0)
-        watch(p, bytes, false);
-}
-void __tsan_write_range(void *p, size_t bytes) {
-    if (watching && bytes > 0)
-        watch(p, bytes, true);
-}
-void *__tsan_memcpy(void *to, const void *from, size_t bytes);
-void *__tsan_memmove(void *to, const void *from, size_t bytes);
-void *__tsan_memset(void *to, int value, size_t bytes);
-void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
-    __tsan_read_range((void *)(uintptr_t)from, bytes);
-    __tsan_write_range(to, bytes);
-    return memcpy(to, from, bytes);
-}
-void *__tsan_memmove(void *to, const void *from, size_t bytes) {
-    __tsan_read_range((void *)(uintptr_t)from, bytes);
-    __tsan_write_range(to, bytes);
-    return memmove(to, from, bytes);
-}
-void *__tsan_memset(void *to, int value, size_t bytes) {
-    __tsan_write_range(to, bytes);
-    return memset(to, value, bytes);
-}
-void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) { (void)caller; }
-void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
-void __tsan_vptr_read(void **vptr) { (void)vptr; }

@@ -12,6 +12,7 @@
 enum { PAGE = 4096, ALIGN = 256 };
 
 static struct allocation **table;  // by address
+static struct allocation *freed;
 static int count, size, open_count;
 
 static int position(const void *pointer) {
@@ -101,6 +102,8 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         free(a);
         return fail(cudaErrorMemoryAllocation);
     }
+    if (pages > 4 << 20)
+        madvise(a->mapping, pages, MADV_HUGEPAGE);  // opening and closing it is quicker
     a->base = a->mapping + pages - rounded;
     a->bytes = rounded;
     a->device = device;
@@ -121,7 +124,10 @@ void allocation_release(void *pointer) {
     open_count -= a->open;
     munmap(a->mapping, a->mapped);
     free(a->log);
-    free(a);
+    a->log = NULL;
+    a->logs = a->log_size = 0;
+    a->next_freed = freed;  // what is known of kernels may still point to it
+    freed = a;
 }
 
 static bool is_base(const void *pointer, bool of_device) {
@@ -331,6 +337,9 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 }
 
 void copy_effects(struct op *op) {
+    struct allocation *a = allocation_at(op->to);
+    if (a != NULL)
+        a->version++;
     allocation_open(op->to);
     if (op->kind == OP_MEMSET)
         memset(op->to, op->value, op->bytes);

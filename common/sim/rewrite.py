@@ -7,6 +7,7 @@
 Only these change, and no line moves:
   Kernel<<<grid, block>>>(x)       SIM_LAUNCH("Kernel", (Kernel), grid, block)(x)
   extern __shared__ T name[];      static T *const name = (T *)sim_dynamic_shared;
+  __shared__ T name[N];            the same, and sim_static_shared(sizeof name);
   asm("mov.u64 %0, %%clock64;" : "=l"(t))      t = clock64(), likewise %globaltimer, %smid
 A comment with `unordered on purpose`, on a launch's or copy's line or the one above, keeps
 the device from reporting it. Comments, strings and raw strings are left alone.
@@ -27,6 +28,7 @@ ASM = re.compile(r'asm\s*(?:volatile|__volatile__)?\s*\(\s*"\s*mov\.[bsu](?:32|6
                  r'%%?(\w+)\s*;\s*"\s*:\s*"=[lr]"\s*\(([^()]*(?:\([^()]*\))*[^()]*)\)\s*'
                  r'(?:::\s*"memory"\s*)?\)')
 SHARED = re.compile(r'extern\s+__shared__\s+((?:\w+\s+)*?\w+(?:\s*::\s*\w+)*)\s+(\w+)\s*\[\s*\]\s*;')
+STATIC_SHARED = re.compile(r'(?<!extern )(?<!extern\t)__shared__\s+[^;=(){}]*?(\w+)\s*(?:\[[^;{}]*\])*\s*;')
 CLOSERS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -133,6 +135,8 @@ def rewrite(source, path):
     text = replace_code(ASM, register_read, source)
     text = replace_code(SHARED, lambda m: f"static {m.group(1)} *const {m.group(2)} = "
                                           f"({m.group(1)} *)sim_dynamic_shared;", text)
+    text = replace_code(STATIC_SHARED, lambda m: f"{m.group()} sim_static_shared(sizeof {m.group(1)});",
+                        text)
     text = launches(text)
     head = []
     lines = purpose_lines(source)

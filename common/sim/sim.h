@@ -6,6 +6,7 @@
 //   engine.c  when each op starts and ends  kernel.c  running kernels' bodies, their length
 //   api.c     streams, events, errors       memory.c  allocations, copies, host pointers
 //   graph.c   capture and graphs            order.c   reports of unordered access
+//   watch.c   what a body touches
 #ifndef SIM_H
 #define SIM_H
 
@@ -89,6 +90,8 @@ struct op {
     bool ran;
     unsigned blocks_left, blocks_to_place;
     double block_us;
+    struct slot *slot;
+    size_t shared_each;          // what each of its blocks takes of an SM
     cudaError_t fault;
     void *to;                    // OP_COPY, OP_MEMSET, OP_FREE
     const void *from;
@@ -205,11 +208,26 @@ struct kernel *kernel_find(const void *function, const char *name);
 bool *kernel_loaded(struct kernel *kernel, int device);
 int *kernel_max_shared(struct kernel *kernel);
 int64_t kernel_clock(const void *place);
-void pages_free(struct page *pages);
 void kernel_begin(struct op *op);   // at the start: how long will a block take?
 void kernel_effects(struct op *op); // at the end: its writes become visible
+size_t kernel_static_shared(const struct kernel *kernel);
 size_t kernel_shared(const struct op *op);  // of one block, as an SM counts it
 void install_signal_handlers(void);
+
+// watch.c
+struct range {
+    char *begin, *end;
+};
+struct touched {
+    struct allocation *allocation;
+    struct range read, written;
+    uint64_t version;            // the allocation's when the body last ran
+};
+void watch_begin(void);
+void watch_restore(void);
+struct page *watch_end(struct touched **all, int *count, bool *pure);
+void pages_put_in_place(struct page *pages);
+void pages_free(struct page *pages);
 
 // memory.c
 struct allocation {
@@ -217,12 +235,13 @@ struct allocation {
     size_t bytes, mapped;
     char *mapping;
     struct device *device;       // NULL: pinned host memory
-    uint64_t id;
+    uint64_t id, version;        // the version counts writes
     bool symbol, open;
     char *kept;                  // a flag a page, while a kernel is watched
     char name[48];
     struct access_log *log;      // who touched it, in order.c
     int logs, log_size;
+    struct allocation *next_freed;
 };
 struct allocation *allocation_at(const void *pointer);
 bool allocation_open(const void *address);  // let a kernel or copy touch device memory

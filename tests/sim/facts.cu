@@ -287,7 +287,75 @@ static void graphs(void) {
     CHECK(cudaGraphDestroy(graph));
 }
 
+// Sixteen chunks, copied in, waited over and copied out as 3 : 5 : 1: times against what the
+// stages alone predict, one stage after the other and in three streams.
+__global__ void Work(char *chunk, long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles)
+        ;
+    chunk[0]++;
+}
+
+static void pipeline(int mib) {
+    enum { CHUNKS = 16 };
+    size_t bytes = (size_t)mib << 20, out = bytes / 3;
+    char *d, *h, name[32];
+    cudaStream_t s[3];
+    cudaEvent_t in[CHUNKS], done[CHUNKS];
+    CHECK(cudaMalloc(&d, CHUNKS * bytes));
+    CHECK(cudaMallocHost(&h, CHUNKS * bytes));
+    for (int i = 0; i < 3; i++)
+        CHECK(cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking));
+    for (int i = 0; i < CHUNKS; i++) {
+        CHECK(cudaEventCreateWithFlags(&in[i], cudaEventDisableTiming));
+        CHECK(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
+    }
+    Work<<<1, 1, 0, s[1]>>>(d, 1);
+    double stage[3];
+    for (int k = 0; k < 3; k++) {  // each alone
+        CHECK(cudaDeviceSynchronize());
+        CHECK(cudaEventRecord(e0, s[0]));
+        for (int i = 0; i < CHUNKS; i++) {
+            if (k == 0)
+                CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes, cudaMemcpyHostToDevice, s[0]));
+            else if (k == 1)
+                Work<<<1, 1, 0, s[0]>>>(d + i * bytes, cycles(5 * stage[0] / 3));
+            else
+                CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out, cudaMemcpyDeviceToHost, s[0]));
+        }
+        CHECK(cudaEventRecord(e1, s[0]));
+        stage[k] = elapsed_us() / CHUNKS;
+    }
+    for (int streams = 1; streams <= 3; streams += 2) {
+        CHECK(cudaDeviceSynchronize());
+        double t = now_us();
+        for (int i = 0; i < CHUNKS; i++) {
+            cudaStream_t a = s[0], b = s[streams / 2], c = s[streams - 1];
+            CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes, cudaMemcpyHostToDevice, a));
+            if (streams > 1) {
+                CHECK(cudaEventRecord(in[i], a));
+                CHECK(cudaStreamWaitEvent(b, in[i], 0));
+            }
+            Work<<<1, 1, 0, b>>>(d + i * bytes, cycles(5 * stage[0] / 3));
+            if (streams > 1) {
+                CHECK(cudaEventRecord(done[i], b));
+                CHECK(cudaStreamWaitEvent(c, done[i], 0));
+            }
+            CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out, cudaMemcpyDeviceToHost, c));
+        }
+        CHECK(cudaDeviceSynchronize());
+        double sum = stage[0] + stage[1] + stage[2];
+        snprintf(name, sizeof name, streams > 1 ? "pipelined_%d" : "serial_%d", mib);
+        say(name, (now_us() - t) / (streams > 1 ? sum + (CHUNKS - 1) * stage[1] : CHUNKS * sum));
+    }
+    CHECK(cudaFree(d));
+    CHECK(cudaFreeHost(h));
+}
+
 static void rest(void) {
+    pipeline(1);
+    pipeline(4);
+    pipeline(16);
     long long *d, h[2];
     CHECK(cudaMalloc(&d, sizeof h));
     Phases<<<1, 1>>>(200000, 600000, d);

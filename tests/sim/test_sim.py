@@ -174,10 +174,11 @@ class Memory(unittest.TestCase):
         _, out, _ = run("features")
         self.assertEqual(table(out), {
             "reverse": "1", "sum": "32640", "template": "42", "constant": "126",
-            "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5",
+            "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5", "again": "2466",
             "host_function_early": "0", "host_function": "1", "occupancy_threads": "2",
             "occupancy_blocks": "32", "occupancy_shared": "4", "turns_264": "1",
-            "turns_265": "2", "shared_turns": "2", "priority_first": "1",
+            "turns_265": "2", "shared_turns": "2", "roomy_660": "1",
+            "roomy_661": "2", "priority_first": "1",
             "memory_used": "1", "memset": "7", "clock_khz": "1.98e+06",
             "name": "Simulated H200", "context_again": "1"})
 
@@ -352,7 +353,8 @@ class Facts(unittest.TestCase):
         "return_pageable": 7450, "graph_node_1": 1.37, "graph_node_10": 0.78,
         "graph_node_100": 0.69, "diamond_streams": 17.9, "diamond_graph": 3.1,
         "phase1_cycles": 200052, "phase2_cycles": 600056, "cold_1e6": 540, "warm_1e6": 512,
-        "lazy_launch_beside": 20205,
+        "lazy_launch_beside": 20205, "serial_1": 1.156, "serial_4": 1.048, "serial_16": 1.009,
+        "pipelined_1": 1.024, "pipelined_4": 1.004, "pipelined_16": 1.002,
     }
 
     def test_within_a_fifth(self):
@@ -439,6 +441,11 @@ class Rewriter(unittest.TestCase):
         self.assertIn("sim_does_not_model_register_laneid()", text)
         self.assertIn("sim_purpose_lines[] = {4, 5, 0}", text)
         self.assertIn('#line 1 "a.cu"\n', text)
+
+    def test_static_shared_memory_is_counted(self):
+        text = rewrite.rewrite("__shared__ float a[4][8];\n__shared__ int n;\n", "a.cu")
+        self.assertIn("a[4][8]; sim_static_shared(sizeof a);", text)
+        self.assertIn("int n; sim_static_shared(sizeof n);", text)
 
     def test_messages_name_the_original_line(self):
         _, messages = build("wrong", "#include <cuda_runtime.h>\n__global__ void K(int) {}\n"

@@ -251,6 +251,7 @@ long long clock64(void);
 unsigned long long sim_globaltimer(void);
 unsigned sim_smid(void);
 void sim_thread_end(void);
+void sim_static_shared(size_t bytes);
 void __syncthreads(void);
 void __nanosleep(unsigned ns);
 #ifdef __cplusplus

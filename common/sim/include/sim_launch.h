@@ -233,6 +233,7 @@ SIM_LACKS(__ballot_sync);
 #define cudaMemset(...)          (SIM_HERE(), cudaMemset(__VA_ARGS__))
 #define cudaMemsetAsync(...)     (SIM_HERE(), cudaMemsetAsync(__VA_ARGS__))
 #define cudaMemcpyToSymbol(...)  (SIM_HERE(), cudaMemcpyToSymbol(__VA_ARGS__))
+#define cudaLaunchKernel(...)    (SIM_HERE(), cudaLaunchKernel(__VA_ARGS__))
 #define cudaLaunchHostFunc(...)  (SIM_HERE(), cudaLaunchHostFunc(__VA_ARGS__))
 #define cudaEventRecord(...)     (SIM_HERE(), cudaEventRecord(__VA_ARGS__))
 #define cudaStreamWaitEvent(...) (SIM_HERE(), cudaStreamWaitEvent(__VA_ARGS__))
