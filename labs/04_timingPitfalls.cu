@@ -142,7 +142,7 @@ static void read_wrongly(void) {
 static void ask_wrongly(void) {
     const float before = -7.0f;
     float ms = before;
-    cudaEvent_t fresh, untimed;
+    cudaEvent_t fresh, untimed, captured[2];
     cudaGraph_t graph;
     CUDA_CHECK(cudaEventCreate(&fresh));
     CUDA_CHECK(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
@@ -160,12 +160,14 @@ static void ask_wrongly(void) {
     print_observed("elapsed_not_ready", elapsed_word(&ms, start, stop));
     CUDA_CHECK(cudaDeviceSynchronize());
 
+    CUDA_CHECK(cudaEventCreate(&captured[0]));
+    CUDA_CHECK(cudaEventCreate(&captured[1]));
     CUDA_CHECK(cudaStreamBeginCapture(mine, cudaStreamCaptureModeThreadLocal));
-    CUDA_CHECK(cudaEventRecord(start, mine));
+    CUDA_CHECK(cudaEventRecord(captured[0], mine));
     launch(mine, kernel_cycles);
-    CUDA_CHECK(cudaEventRecord(stop, mine));
+    CUDA_CHECK(cudaEventRecord(captured[1], mine));
     CUDA_CHECK(cudaStreamEndCapture(mine, &graph));
-    print_observed("elapsed_in_capture", elapsed_word(&ms, start, stop));
+    print_observed("elapsed_in_capture", elapsed_word(&ms, captured[0], captured[1]));
     CUDA_CHECK(cudaGraphDestroy(graph));
 
     WaitKernel<<<1, 2048>>>(0);  // twice what a block may have
@@ -173,12 +175,12 @@ static void ask_wrongly(void) {
     print_observed("launch_too_large", cudaGetErrorName(cudaGetLastError()));
 }
 
-// Microseconds that the launch of LateKernel takes, while a kernel runs in the other stream.
+// Microseconds until a launch of LateKernel is done, while a kernel runs in the other stream.
 static double launch_behind_us(void) {
     double us = NAN;
     launch(theirs, long_cycles);
-    // TODO(4): read now_us(), launch LateKernel<<<1, 1, 0, mine>>>, check it, and store the
-    // time that passed. Which work should it wait for? (4 lines)
+    // TODO(4): read now_us(), launch LateKernel<<<1, 1, 0, mine>>>, check it, wait for the
+    // stream `mine` alone, and store the time that passed. (5 lines)
     // Your lines here.
     CUDA_CHECK(cudaDeviceSynchronize());
     return us;

@@ -17,7 +17,7 @@ enum {
     RECORDS = 200,   // a batch: far fewer than the thousand or so that a stream's queue holds
     HOPS = 200,      // from stream to stream and back, in all
     QUEUED = 200,    // kernels, and records, behind the gate
-    GATE_US = 8000,  // time enough to enqueue them all while the GPU is busy
+    GATE_US = 8000,  // time enough to queue them all while the GPU is busy
 };
 
 __global__ void NullKernel(void) {}
@@ -52,55 +52,59 @@ static double record_us(cudaEvent_t event) {
     return us;
 }
 
-// Microseconds from one stream to the other: each waits for the other's last event.
-static double hop_us(cudaEvent_t there, cudaEvent_t back) {
-    double us = NAN;
-    (void)there, (void)back;
-    // TODO(3): between two readings of now_us(), HOPS / 2 times: record `there` in stream a and
-    // let stream b wait for it, record `back` in b and let a wait for that. Synchronize before
-    // the second reading, and store the time of one hop. (9 lines)
-    // Your lines here.
-    return us;
-}
-
-// Microseconds that the GPU takes for a NULL kernel and a record (none if event is NULL), when
-// all of them wait in the queue and the CPU cannot hold it up.
-static double queued_us(cudaEvent_t event) {
+// The gate keeps stream a shut while everything is queued behind it, so that the CPU cannot
+// hold up what the timer then times. Counts the gates that opened too early.
+static void shut_gate(void) {
     WaitKernel<<<1, 1, 0, a>>>(gate_cycles);
     CUDA_CHECK_LAUNCH();
     event_timer_start(&timer, a);
-    for (int i = 0; i < QUEUED; i++) {
-        NullKernel<<<1, 1, 0, a>>>();
-        CUDA_CHECK_LAUNCH();
-        if (event != NULL)
-            CUDA_CHECK(cudaEventRecord(event, a));
-    }
+}
+
+static double open_gate_us(void) {
     event_timer_stop(&timer, a);
     cudaError_t gate = cudaEventQuery(timer.start);
     if (gate == cudaErrorNotReady)
         cudaGetLastError();  // still shut, as it should be; the answer may be kept as an error
     else
         early_gates++;
-    return event_timer_us(&timer) / QUEUED;
+    return event_timer_us(&timer);
+}
+
+// Microseconds that the GPU takes for a hop: a NULL kernel in one stream, then one in the
+// other, which waits for the first, and back.
+static double hop_us(cudaEvent_t there, cudaEvent_t back) {
+    int hops = 0;
+    (void)there, (void)back;
+    shut_gate();
+    // TODO(3): HOPS / 2 times: launch NullKernel in stream a, record `there` in a, let b wait
+    // for it; launch NullKernel in b, record `back` in b, let a wait for that. Each turn adds 2
+    // to hops. (9 lines)
+    // Your lines here.
+    double us = open_gate_us();
+    CUDA_CHECK_LAUNCH();
+    return hops > 0 ? us / hops : NAN;
+}
+
+// Microseconds that the GPU takes for a NULL kernel and a record; without, if event is NULL.
+static double queued_us(cudaEvent_t event) {
+    shut_gate();
+    for (int i = 0; i < QUEUED; i++) {
+        NullKernel<<<1, 1, 0, a>>>();
+        CUDA_CHECK_LAUNCH();
+        if (event != NULL)
+            CUDA_CHECK(cudaEventRecord(event, a));
+    }
+    return open_gate_us() / QUEUED;
 }
 
 struct cost {
-    struct samples record, hop, left, queued;
+    struct samples record, hop, queued;
 };
-
-// Microseconds that a synchronize takes now: next to none where nothing is left to wait for.
-static double left_running_us(void) {
-    double start = now_us();
-    CUDA_CHECK(cudaDeviceSynchronize());
-    return now_us() - start;
-}
 
 static void measure(cudaEvent_t there, cudaEvent_t back, struct cost *cost) {
     bool created = there != NULL && back != NULL;
     samples_add(&cost->record, created ? record_us(there) : NAN);
-    double hop = created ? hop_us(there, back) : NAN;
-    samples_add(&cost->left, isnan(hop) ? NAN : left_running_us());
-    samples_add(&cost->hop, hop);
+    samples_add(&cost->hop, created ? hop_us(there, back) : NAN);
     samples_add(&cost->queued, created ? queued_us(there) : NAN);
 }
 
@@ -146,7 +150,6 @@ int main(void) {
     print_measured("record_disable_timing", "us", &disabled.record);
     print_measured("hop_timing", "us", &timing.hop);
     print_measured("hop_disable_timing", "us", &disabled.hop);
-    print_measured("left_running", "us", &timing.left);
     print_measured("queued_null", "us", &bare);
     print_measured("queued_timing", "us", &timing.queued);
     print_measured("queued_disable_timing", "us", &disabled.queued);
