@@ -63,8 +63,11 @@ def text_report(grades, verbose):
             lines.append(wrap(graded.skipped, "  "))
         lines += [wrap(note, "  ") for note in graded.notes]
         for v in graded.verdicts:
-            lines.append(f"  {v.state:<12} {v.check.name:<26} {v.shown or '-':>13}  "
-                         f"{verdict.range_text(v.check):<15} {f'{v.earned}/{v.check.points}':>5}")
+            found = f"{v.shown or '-':>13}  {verdict.range_text(v.check):<15}"
+            if v.check.equals:  # a word, as long as CUDA's names are
+                found = f"{v.shown or '-':<30}"
+            lines.append(f"  {v.state:<12} {v.check.name:<26} {found} "
+                         f"{f'{v.earned}/{v.check.points}':>5}")
             if v.message:
                 lines.append(wrap(v.message, "      "))
             if verbose:
