@@ -27,7 +27,7 @@ __global__ void AddKernel(int *to, const int *x, const int *y) { *to = *x + *y +
 
 static cudaStream_t s, t;
 static cudaEvent_t fork_event, join_event;
-static int *d_value;  // of a, b, c, d; and one that stays 0
+static int *d_value;  // one that stays 0; those of a, b, c, d
 
 // What comes next in `to` shall wait for what is in `from` by now. Returns whether written.
 static bool edge(cudaEvent_t event, cudaStream_t from, cudaStream_t to) {
@@ -41,7 +41,7 @@ static bool edge(cudaEvent_t event, cudaStream_t from, cudaStream_t to) {
 // The two pieces of work; each returns whether its edges are written. Called while s is
 // captured, they make nodes; called otherwise, they run.
 static bool diamond(int replay) {
-    int *a = d_value, *b = a + 1, *c = a + 2, *d = a + 3, *zero = a + 4;
+    int *zero = d_value, *a = zero + 1, *b = zero + 2, *c = zero + 3, *d = zero + 4;
     (void)replay;
     AddKernel<<<1, 1, 0, s>>>(a, a, zero);  // counts the replays
     bool forked = edge(fork_event, s, t);
@@ -119,7 +119,7 @@ static double edges_of(cudaGraph_t graph) {
 int main(void) {
     static struct samples by_streams, by_graph, made, chain_streams[LENGTHS],
         chain_graph[LENGTHS], unused;
-    int value[4];
+    int value[5];
     size_t nodes = 0;
     bool ordered = true;
 
@@ -143,7 +143,7 @@ int main(void) {
         samples_add(&by_streams, streams_us(diamond, 0));
         samples_add(&by_graph, graph_us(exec));
         CUDA_CHECK(cudaMemcpy(value, d_value, sizeof value, cudaMemcpyDeviceToHost));
-        ordered = ordered && value[3] == 2 * value[0] + 3;
+        ordered = ordered && value[4] == 2 * value[1] + 3;
         if (exec != NULL)
             CUDA_CHECK(cudaGraphExecDestroy(exec));
         for (int k = 0; k < LENGTHS; k++) {

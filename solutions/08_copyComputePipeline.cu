@@ -26,39 +26,41 @@ struct host {
 };
 
 static char *d_in, *d_out;            // TOTAL bytes each
-static int *d_result;                 // one element
 static long long kernel_cycles;       // to compute TOTAL
 static size_t out_total = TOTAL / 3;  // bytes that come back
 static cudaStream_t s_in;
 static cudaEvent_t copied, computed, first_out;
 static struct event_timer timer;
 
-// Reads a word of its chunk and waits. The wait stands for work whose length can be chosen,
-// which one block is enough for; the result is written so that neither is dropped.
+// Waits, then writes a result that needs its chunk. The wait stands for work whose length can
+// be chosen, and for which one block is enough.
 __global__ void StageKernel(int *result, const int *chunk, long long cycles) {
-    int word = chunk[0];
+    int first = chunk[0];
     long long start = clock64();
     while (clock64() - start < cycles)
         ;
-    *result = word;
+    result[0] = first;
 }
 
-// The stages of chunk i, if TOTAL is cut into n. What comes back is of the size of a result;
-// nobody computes it, since one block could not write so much in the time.
+static size_t out_bytes(int n) { return out_total / n / sizeof(int) * sizeof(int); }
+
+// The stages of chunk i, if TOTAL is cut into n. All but the first word of what comes back is
+// there for its size only.
 static void copy_in(const struct host *h, int i, int n, cudaStream_t stream) {
     size_t bytes = TOTAL / n, at = i * bytes;
     CUDA_CHECK(cudaMemcpyAsync(d_in + at, h->in + at, bytes, cudaMemcpyHostToDevice, stream));
 }
 
 static void kernel(const struct host *h, int i, int n, cudaStream_t stream) {
-    const int *chunk = (const int *)(d_in + (size_t)i * (TOTAL / n));
-    (void)h;
-    StageKernel<<<1, 1, 0, stream>>>(d_result, chunk, kernel_cycles / n);
+    int *result = (int *)(d_out + i * out_bytes(n));
+    (void)h;  // it has the parameters of the two others
+    StageKernel<<<1, 1, 0, stream>>>(result, (int *)(d_in + i * ((size_t)TOTAL / n)),
+                                     kernel_cycles / n);
     CUDA_CHECK_LAUNCH();
 }
 
 static void copy_out(const struct host *h, int i, int n, cudaStream_t stream) {
-    size_t bytes = out_total / n, at = i * bytes;
+    size_t bytes = out_bytes(n), at = i * bytes;
     CUDA_CHECK(cudaMemcpyAsync(h->out + at, d_out + at, bytes, cudaMemcpyDeviceToHost, stream));
 }
 
@@ -163,7 +165,6 @@ int main(void) {
     CUDA_CHECK(cudaMallocHost(&pinned.out, TOTAL));
     CUDA_CHECK(cudaMalloc(&d_in, TOTAL));
     CUDA_CHECK(cudaMalloc(&d_out, TOTAL));
-    CUDA_CHECK(cudaMalloc(&d_result, sizeof *d_result));
     CUDA_CHECK(cudaMemset(d_out, 0, TOTAL));
     memset(pageable.in, 1, TOTAL), memset(pageable.out, 1, TOTAL), memset(pinned.in, 1, TOTAL);
     // Non-blocking streams: the default stream must not order them behind our back.
