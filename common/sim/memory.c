@@ -287,14 +287,14 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, false);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS | NOT_IN_CAPTURE);
     cudaError_t error = find_stream(0, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, true);
 }
@@ -305,7 +305,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
         from_device >= sim.devices)
         return fail(cudaErrorInvalidDevice);
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
 }
@@ -318,7 +318,7 @@ cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_d
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     struct CUstream_st *s;
     struct device *device;
-    ENTER(param.memset_us, NEEDS_CONTEXT);
+    ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     if (error != cudaSuccess || bytes == 0)
         return error;
@@ -369,7 +369,7 @@ cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbo
                             size_t bytes, size_t offset, bool to_symbol, bool wait,
                             enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct CUstream_st *s;
-    cudaError_t error = enter(call, param.copy_us, NEEDS_CONTEXT | (wait ? NOT_IN_CAPTURE : 0));
+    cudaError_t error = enter(call, param.copy_us, NEEDS_CONTEXT | SUBMITS | (wait ? NOT_IN_CAPTURE : 0));
     if (error == cudaSuccess)
         error = find_stream(stream, &s);
     if (error != cudaSuccess)

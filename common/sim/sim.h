@@ -19,12 +19,13 @@
     P(shared_reserved_kib) P(memory_gib) P(l2_mib) P(memory_clock_khz) P(memory_bus_bits)    \
     P(driver_version) P(runtime_version) P(host_step_ns) P(clock_read_us)                    \
     P(cpu_clock_read_us) P(yield_us) P(sleep_extra_us) P(context_us) P(first_launch_us)      \
-    P(launch_us) P(record_timing_us) P(record_us) P(wait_event_us) P(query_us) P(sync_us)    \
+    P(launch_us) P(other_kernel_us) P(record_timing_us) P(record_us) P(wait_event_us) P(query_us) P(sync_us)    \
     P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) P(graph_instantiate_us)       \
     P(graph_instantiate_node_us) P(capture_us) P(malloc_us) P(free_us) P(host_alloc_us)      \
     P(stream_create_us) P(event_create_us) P(query_device_us) P(last_error_us) P(submit_us)  \
     P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us)     \
-    P(graph_us) P(graph_node_us) P(queue_depth) P(spin_unbilled_us) P(pinned_h2d_gbps)       \
+    P(graph_us) P(graph_node_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us)             \
+    P(cold_return_us) P(cold_calls) P(cold_factor) P(pinned_h2d_gbps)       \
     P(pinned_d2h_gbps) P(both_directions) P(pageable_h2d_gbps) P(pageable_d2h_gbps)          \
     P(staged_bytes) P(staging_gbps) P(copy_setup_us) P(copy_engines) P(d2d_gbps)             \
     P(peer_gbps) P(memory_gbps) P(sm_gbps)
@@ -161,6 +162,8 @@ extern struct sim {
     struct CUstream_st **stream;
     int streams;
     cudaError_t last_error, sticky;
+    const void *last_launched;   // the kernel
+    int warm_calls;              // calls that submitted work since the last long wait
     bool in_kernel, in_host_function, per_thread_default, eager, launch_blocking;
     unsigned freed;              // counts what may have made room for a waiting op
     struct site site;
@@ -186,7 +189,7 @@ void engine_done(struct op *op, double now);
 double clock_ghz(const struct device *device, double at);
 
 // api.c
-enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4 };
+enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8 };
 cudaError_t enter(const char *call, double cost_us, int needs);
 cudaError_t fail(cudaError_t error);  // sets the last error and returns it
 struct device *current_device(void);
