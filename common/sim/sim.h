@@ -221,14 +221,21 @@ void install_signal_handlers(void);
 struct range {
     char *begin, *end;
 };
-struct touched {
-    struct allocation *allocation;
-    struct range read, written;
-    uint64_t version;            // the allocation's when the body last ran
+struct span {
+    struct range bytes;
+    bool written;
+};
+struct touched {  // all that a body touched
+    struct span *span;
+    int spans;
+    bool pure;                   // it depends on nothing else, and not on what it wrote itself
+    double bytes;
+    struct { struct allocation *allocation; uint64_t version; bool written; } *in;
+    int allocations;
 };
 void watch_begin(void);
 void watch_restore(void);
-struct page *watch_end(struct touched **all, int *count, bool *pure);
+struct page *watch_end(struct touched *touched);
 void pages_put_in_place(struct page *pages);
 void pages_free(struct page *pages);
 
@@ -239,15 +246,15 @@ struct allocation {
     char *mapping;
     struct device *device;       // NULL: pinned host memory
     uint64_t id, version;        // the version counts writes
-    bool symbol, open;
-    char *kept;                  // a flag a page, while a kernel is watched
+    bool symbol;
     char name[48];
     struct access_log *log;      // who touched it, in order.c
     int logs, log_size;
     struct allocation *next_freed;
 };
 struct allocation *allocation_at(const void *pointer);
-bool allocation_open(const void *address);  // let a kernel or copy touch device memory
+bool allocation_open(const void *address, size_t bytes);  // until the call returns
+bool allocation_fault(const void *address);
 void allocations_close(void);
 void allocation_release(void *pointer);
 bool host_can_read(const void *pointer);
