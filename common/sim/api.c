@@ -130,7 +130,10 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
         return fail(cudaErrorNotPermitted);
     if (needs & NEEDS_CONTEXT && sim.devices > 0 && sim.sticky == cudaSuccess)
         create_context(current_device());
-    host_busy(cost_us);
+    // After a long wait the caches have forgotten how to submit: the next calls cost more.
+    bool cold = needs & SUBMITS && sim.warm_calls < param.cold_calls;
+    sim.warm_calls += cold;
+    host_busy(cold ? param.cold_factor * cost_us : cost_us);
     gpu_advance(sim.now);
     for (int i = 0; i < failure_count; i++)
         if (strcmp(failures[i].call, call) == 0 && --failures[i].countdown == 0)
@@ -514,7 +517,7 @@ cudaError_t enqueue(struct CUstream_st *stream, struct op *op) {
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void *user) {
-    ENTER(param.launch_us, NEEDS_CONTEXT);
+    ENTER(param.launch_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (function == NULL)
         return fail(cudaErrorInvalidValue);
@@ -543,12 +546,15 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     bool captured = any_capture() && launch->stream > cudaStreamPerThread &&
                     capturing(launch->stream);
     cudaError_t error = enter("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
-                              NEEDS_CONTEXT);
+                              NEEDS_CONTEXT | SUBMITS);
     struct CUstream_st *stream;
     if (error == cudaSuccess)
         error = find_stream(launch->stream, &stream);
     if (error != cudaSuccess)
         return error;
+    if (launch->function != sim.last_launched && !captured)
+        host_busy(param.other_kernel_us);
+    sim.last_launched = launch->function;
     struct kernel *kernel = kernel_find(launch->function, launch->name);
     struct device *device = stream->device;
     error = launch_error(launch, kernel);
@@ -702,7 +708,7 @@ static cudaError_t record(cudaEvent_t event, cudaStream_t handle, unsigned flags
                           const char *call) {
     bool timing = is_event(event) && !(event->flags & cudaEventDisableTiming);
     cudaError_t error = enter(call, timing ? param.record_timing_us : param.record_us,
-                              NEEDS_CONTEXT);
+                              NEEDS_CONTEXT | SUBMITS);
     if (error != cudaSuccess)
         return error;
     FIND(handle, stream);
@@ -739,7 +745,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags) {
-    ENTER(param.wait_event_us, NEEDS_CONTEXT);
+    ENTER(param.wait_event_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (!is_event(event))
         return fail(cudaErrorInvalidResourceHandle);

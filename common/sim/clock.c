@@ -79,6 +79,8 @@ int getrusage(__rusage_who_t who, struct rusage *usage) {
 
 static int sleep_us(double us) {
     pass(us + param.sleep_extra_us, param.yield_us);
+    if (us >= param.cold_wait_us)
+        sim.warm_calls = 0;
     return 0;
 }
 

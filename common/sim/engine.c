@@ -167,9 +167,9 @@ static void place_blocks(struct op *op, double now) {
         kernel_begin(op);
         if (op->demand > 0.0) {
             op->slot = slot;
-            op->left = overhead + op->block_us;
             op->speed = 1.0;
             op->since = now;
+            op->left = op->block_us;
         }
     }
     if (op->demand > 0.0) {
@@ -178,6 +178,7 @@ static void place_blocks(struct op *op, double now) {
         for (int i = 0; i < sms; i++)
             used += slot->on_sm[i] > 0;
         op->demand = fmin(1.0, used * param.sm_gbps / param.memory_gbps);
+        op->left += overhead * op->demand;  // which is no slower for that
         share_bandwidth(device, now);
     } else
         slot->end = now + overhead + op->block_us;
@@ -475,9 +476,12 @@ void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
         if (!gpu_step(INFINITY))
             die("the host waits for stream %d, and nothing is left that could end", stream->number);
     double slept = fmax(0.0, ended_at(stream, seq) + param.notify_us - start);
-    if (how == WAIT_SPIN)
+    if (slept >= param.cold_wait_us)
+        sim.warm_calls = 0;
+    if (how == WAIT_SPIN) {
+        slept += slept >= param.cold_wait_us ? param.cold_return_us : 0.0;
         sim.cpu += fmax(0.0, slept - param.spin_unbilled_us);
-    else {
+    } else {
         sim.cpu += table_at(&param.block_wait_us, &param.block_cpu_us, slept);
         slept += table_at(&param.block_wait_us, &param.block_wake_us, slept);
     }

@@ -301,7 +301,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
     struct CUstream_st *stream;
-    ENTER(param.graph_launch_us, NEEDS_CONTEXT);
+    ENTER(param.graph_launch_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(handle, &stream);
     if (error != cudaSuccess)
         return error;

@@ -278,7 +278,7 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     char text[200];
     if (sim.in_kernel && number != SIGFPE) {
-        if (allocation_open(info->si_addr))
+        if (allocation_fault(info->si_addr))
             return;  // device memory is closed to the host, and opened where a kernel needs it
         siglongjmp(escape, ESCAPE_FAULT);
     }
@@ -312,9 +312,7 @@ static struct seen {
     uint64_t key;
     int64_t cycles;
     bool known, reads_clock;
-    bool pure;     // ran again with what it reads and writes unchanged, it would change nothing
-    int touched_count;
-    struct touched *touched;
+    struct touched touched;
 } cache[CACHE];
 
 static void run_blocks(const struct sim_launch *launch, bool barriers) {
@@ -399,7 +397,7 @@ static void remember(struct seen *seen, uint64_t key, bool opaque) {
     seen->known = true;
     seen->cycles = body.most_cycles;
     seen->reads_clock = body.read_clock;
-    seen->pure &= !body.read_clock && !opaque;
+    seen->touched.pure &= !body.read_clock && !opaque;
 }
 
 // Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
@@ -418,25 +416,22 @@ void kernel_begin(struct op *op) {
     struct seen *seen = op->seen = &cache[key % CACHE];
     if (!seen->known || seen->key != key || op->kernel->unsteady) {
         run_body(op, true);
-        op->pages = watch_end(&seen->touched, &seen->touched_count, &seen->pure);
+        op->pages = watch_end(&seen->touched);
         remember(seen, key, op->launch->opaque);
     }
     op->seen_key = key;
     if (seen->reads_clock)
         op->block_us = (double)seen->cycles / (1e3 * clock_ghz(op->device, op->start));
     else {
-        double bytes = 0.0;
-        for (int i = 0; i < seen->touched_count; i++)
-            bytes += (double)(seen->touched[i].read.end - seen->touched[i].read.begin) +
-                     (double)(seen->touched[i].written.end - seen->touched[i].written.begin);
+        double bytes = seen->touched.bytes;
         op->block_us = bytes / (1e3 * param.memory_gbps);
         op->demand = bytes > 0.0 ? 1.0 : 0.0;
     }
 }
 
-static bool unchanged(const struct seen *seen) {
-    for (int i = 0; i < seen->touched_count; i++)
-        if (seen->touched[i].version != seen->touched[i].allocation->version)
+static bool unchanged(const struct touched *t) {
+    for (int i = 0; i < t->allocations; i++)
+        if (t->in[i].version != t->in[i].allocation->version)
             return false;
     return true;
 }
@@ -445,26 +440,26 @@ void kernel_effects(struct op *op) {
     struct seen *seen = op->seen;
     if (seen != NULL && seen->key != op->seen_key)
         seen = NULL;  // its place was taken by another kind
-    bool same = seen != NULL && unchanged(seen), ran_ahead = op->ran;
+    bool same = seen != NULL && unchanged(&seen->touched), ran_ahead = op->ran;
     if (op->fault == cudaSuccess && ran_ahead) {
         pages_put_in_place(op->pages);
         op->pages = NULL;
-    } else if (op->fault == cudaSuccess && !(same && seen->pure)) {
+    } else if (op->fault == cudaSuccess && !(same && seen->touched.pure)) {
         run_body(op, false);
         // If its length depends on data, it must run at its start from now on.
         if (seen != NULL && body.most_cycles != seen->cycles)
             op->kernel->unsteady = true;
     }
-    for (int i = 0; seen != NULL && i < seen->touched_count; i++) {
-        struct touched *t = &seen->touched[i];
-        if (t->written.begin != NULL) {
-            order_access(op, t->written.begin, (size_t)(t->written.end - t->written.begin), true);
-            t->allocation->version++;
-        }
-        if (t->read.begin != NULL)
-            order_access(op, t->read.begin, (size_t)(t->read.end - t->read.begin), false);
+    for (int i = 0; seen != NULL && i < seen->touched.spans; i++) {
+        const struct span *span = &seen->touched.span[i];
+        order_access(op, span->bytes.begin, (size_t)(span->bytes.end - span->bytes.begin),
+                     span->written);
+    }
+    for (int i = 0; seen != NULL && i < seen->touched.allocations; i++) {
+        struct allocation *a = seen->touched.in[i].allocation;
+        a->version += seen->touched.in[i].written;
         // What ran ahead may have read what has been written since: then it must run again.
-        t->version = ran_ahead && !same ? UINT64_MAX : t->allocation->version;
+        seen->touched.in[i].version = ran_ahead && !same ? UINT64_MAX : a->version;
     }
     if (op->fault != cudaSuccess)
         sticky_error(op->fault);

@@ -13,7 +13,7 @@ enum { PAGE = 4096, ALIGN = 256 };
 
 static struct allocation **table;  // by address
 static struct allocation *freed;
-static int count, size, open_count;
+static int count, size;
 
 static int position(const void *pointer) {
     int low = 0, high = count;
@@ -54,22 +54,49 @@ static void allocation_add(struct allocation *a) {
     count++;
 }
 
-bool allocation_open(const void *address) {
+// Device memory that is open at the moment, by pages.
+static struct range *opened;
+static int opened_count, opened_size;
+
+bool allocation_open(const void *address, size_t bytes) {
     struct allocation *a = allocation_at(address);
-    if (a == NULL || a->device == NULL || a->symbol || a->open)
+    if (a == NULL || a->device == NULL || a->symbol)
         return false;
-    a->open = true;
-    open_count++;
-    return mprotect(a->mapping, a->mapped - PAGE, PROT_READ | PROT_WRITE) == 0;
+    char *end = a->mapping + a->mapped - PAGE, *at = (char *)((uintptr_t)address & -PAGE);
+    char *to = (char *)(((uintptr_t)address + bytes + PAGE - 1) & -PAGE);
+    for (int i = 0; i < opened_count; i++)
+        if (at >= opened[i].begin && at < opened[i].end)
+            at = opened[i].end;
+    if (at >= to)
+        return false;
+    to = to < end ? to : end;
+    if (mprotect(at, (size_t)(to - at), PROT_READ | PROT_WRITE) != 0)
+        return false;
+    if (opened_count > 0 && opened[opened_count - 1].end == at) {
+        opened[opened_count - 1].end = to;
+        return true;
+    }
+    if (opened_count == opened_size) {
+        opened_size = opened_size ? 2 * opened_size : 64;
+        opened = realloc(opened, (size_t)opened_size * sizeof *opened);
+    }
+    opened[opened_count++] = (struct range){at, to};
+    return true;
+}
+
+// A kernel has come to closed memory. It will probably go on there: open ever larger pieces.
+bool allocation_fault(const void *address) {
+    size_t latest = opened_count ? (size_t)(opened[opened_count - 1].end -
+                                            opened[opened_count - 1].begin)
+                                 : 0;
+    return allocation_open(address, latest < 16 * PAGE ? 16 * PAGE : latest);
 }
 
 void allocations_close(void) {
-    for (int i = 0; open_count > 0 && i < count; i++)
-        if (table[i]->open) {
-            mprotect(table[i]->mapping, table[i]->mapped - PAGE, PROT_NONE);
-            table[i]->open = false;
-            open_count--;
-        }
+    while (opened_count > 0) {
+        struct range *r = &opened[--opened_count];
+        mprotect(r->begin, (size_t)(r->end - r->begin), PROT_NONE);
+    }
 }
 
 // `&d_data, n` or `(void **)&d_data, n`: the variable's name, for reports.
@@ -102,8 +129,6 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         free(a);
         return fail(cudaErrorMemoryAllocation);
     }
-    if (pages > 4 << 20)
-        madvise(a->mapping, pages, MADV_HUGEPAGE);  // opening and closing it is quicker
     a->base = a->mapping + pages - rounded;
     a->bytes = rounded;
     a->device = device;
@@ -121,7 +146,7 @@ void allocation_release(void *pointer) {
     memmove(table + i, table + i + 1, (size_t)(--count - i) * sizeof *table);
     if (a->device != NULL)
         a->device->memory_used -= a->bytes;
-    open_count -= a->open;
+    allocations_close();
     munmap(a->mapping, a->mapped);
     free(a->log);
     a->log = NULL;
@@ -287,14 +312,14 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream) {
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, false);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS | NOT_IN_CAPTURE);
     cudaError_t error = find_stream(0, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, true);
 }
@@ -305,7 +330,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
         from_device >= sim.devices)
         return fail(cudaErrorInvalidDevice);
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
 }
@@ -318,7 +343,7 @@ cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_d
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     struct CUstream_st *s;
     struct device *device;
-    ENTER(param.memset_us, NEEDS_CONTEXT);
+    ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     if (error != cudaSuccess || bytes == 0)
         return error;
@@ -340,11 +365,11 @@ void copy_effects(struct op *op) {
     struct allocation *a = allocation_at(op->to);
     if (a != NULL)
         a->version++;
-    allocation_open(op->to);
+    allocation_open(op->to, op->bytes);
     if (op->kind == OP_MEMSET)
         memset(op->to, op->value, op->bytes);
     else {
-        allocation_open(op->from);
+        allocation_open(op->from, op->bytes);
         memmove(op->to, op->from, op->bytes);
     }
     if (op->kind == OP_COPY)
@@ -369,7 +394,7 @@ cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbo
                             size_t bytes, size_t offset, bool to_symbol, bool wait,
                             enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct CUstream_st *s;
-    cudaError_t error = enter(call, param.copy_us, NEEDS_CONTEXT | (wait ? NOT_IN_CAPTURE : 0));
+    cudaError_t error = enter(call, param.copy_us, NEEDS_CONTEXT | SUBMITS | (wait ? NOT_IN_CAPTURE : 0));
     if (error == cudaSuccess)
         error = find_stream(stream, &s);
     if (error != cudaSuccess)

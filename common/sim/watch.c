@@ -9,10 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096, TOUCHED_MAX = 64 };
+enum { PAGE = 4096, TOUCHED_MAX = 64, SPANS_MAX = 64 };
 
-static struct touched touched[TOUCHED_MAX];
-static int touched_count;
+// A watched allocation: a bit for each byte read and each byte written, a flag for each page
+// that is kept.
+static struct watched {
+    struct allocation *allocation;
+    uint64_t *read, *written;
+    char *kept;
+} watched[TOUCHED_MAX];
+static int watched_count;
 static bool watching, pure;
 
 // The pages that a body wrote to, as they were before and as it left them.
@@ -23,23 +29,15 @@ struct page {
 };
 static struct page *pages;
 
-static void widen(struct range *range, char *begin, char *end) {
-    if (range->begin == NULL || begin < range->begin)
-        range->begin = begin;
-    if (end > range->end)
-        range->end = end;
-}
-
 // Before the first write to a page, keep it.
-static void keep_page(struct allocation *a, char *address) {
-    size_t number = (size_t)(address - a->mapping) / PAGE;
-    if (a->kept == NULL)
-        a->kept = calloc(a->mapped / PAGE, 1);
-    if (a->kept[number])
+static void keep_page(struct watched *w, char *address) {
+    size_t number = (size_t)(address - w->allocation->mapping) / PAGE;
+    if (w->kept[number])
         return;
-    a->kept[number] = 1;
+    w->kept[number] = 1;
     struct page *page = malloc(sizeof *page);
-    page->at = a->mapping + number * PAGE;
+    page->at = w->allocation->mapping + number * PAGE;
+    allocation_fault(address);  // as the write itself would a moment later
     memcpy(page->before, page->at, PAGE);
     page->next = pages;
     pages = page;
@@ -60,34 +58,43 @@ static bool is_own(const char *p) {
 }
 
 // The entry of the allocation that holds the bytes, a new one if need be; NULL for none.
-static struct touched *find_touched(char *begin, char *end) {
-    for (int i = 0; i < touched_count; i++)
-        if (begin >= touched[i].allocation->base &&
-            end <= touched[i].allocation->base + touched[i].allocation->bytes)
-            return &touched[i];
+static struct watched *find_watched(char *begin, char *end) {
+    for (int i = 0; i < watched_count; i++)
+        if (begin >= watched[i].allocation->base &&
+            end <= watched[i].allocation->base + watched[i].allocation->bytes)
+            return &watched[i];
     struct allocation *a = allocation_at(begin);
-    if (a == NULL || a->symbol || end > a->base + a->bytes || touched_count == TOUCHED_MAX) {
+    if (a == NULL || a->symbol || end > a->base + a->bytes || watched_count == TOUCHED_MAX) {
         pure &= is_own(begin);  // if not, a global or shared variable, or about to fault
         return NULL;
     }
-    touched[touched_count] = (struct touched){.allocation = a};
-    allocation_open(begin);
-    return &touched[touched_count++];
+    struct watched *w = &watched[watched_count++];
+    w->allocation = a;
+    w->read = calloc(a->bytes / 64 + 1, sizeof *w->read);
+    w->written = calloc(a->bytes / 64 + 1, sizeof *w->written);
+    w->kept = calloc(a->mapped / PAGE, 1);
+    return w;
 }
 
 static void watch(void *pointer, size_t bytes, bool writes) {
     char *begin = pointer, *end = begin + bytes;
-    struct touched *t = find_touched(begin, end);
-    if (t == NULL)
+    struct watched *w = find_watched(begin, end);
+    if (w == NULL)
         return;
-    widen(writes ? &t->written : &t->read, begin, end);
+    uint64_t *bits = writes ? w->written : w->read;
+    for (size_t at = (size_t)(begin - w->allocation->base), left = bytes; left > 0;) {
+        size_t here = 64 - at % 64 < left ? 64 - at % 64 : left;
+        bits[at / 64] |= (here == 64 ? ~0ull : (1ull << here) - 1) << at % 64;
+        at += here;
+        left -= here;
+    }
     if (writes)
-        for (char *at = begin; at < end; at += PAGE - (at - t->allocation->mapping) % PAGE)
-            keep_page(t->allocation, at);
+        for (char *at = begin; at < end; at += PAGE - (at - w->allocation->mapping) % PAGE)
+            keep_page(w, at);
 }
 
 void watch_begin(void) {
-    touched_count = 0;
+    watched_count = 0;
     watching = pure = true;
 }
 
@@ -97,27 +104,62 @@ void watch_restore(void) {
         memcpy(page->at, page->before, PAGE);
 }
 
-// Takes the body's writes back, and hands over what it touched and what it wrote; and whether
-// what it wrote depends on nothing but its arguments and memory that it did not write itself.
-struct page *watch_end(struct touched **all, int *count, bool *is_pure) {
+// Turns bits into spans. A kernel that leaves out every other byte makes more than can be
+// kept: then the rest is not.
+static void add_spans(struct touched *t, const struct watched *w, const uint64_t *bits,
+                      bool written) {
+    size_t bytes = w->allocation->bytes, begin = 0;
+    bool in = false;
+    for (size_t i = 0; i <= bytes; i++) {
+        if (i % 64 == 0 && i < bytes && bits[i / 64] == (in ? ~0ull : 0)) {
+            i += 63;  // allocations are multiples of 256 bytes
+            continue;
+        }
+        bool set = i < bytes && bits[i / 64] >> i % 64 & 1;
+        if (set && !in)
+            begin = i;
+        else if (in && !set) {
+            t->bytes += (double)(i - begin);
+            if (t->spans < SPANS_MAX) {
+                char *base = w->allocation->base;
+                t->span[t->spans++] = (struct span){{base + begin, base + i}, written};
+            }
+        }
+        in = set;
+    }
+}
+
+// Takes the body's writes back, and tells what it touched.
+struct page *watch_end(struct touched *t) {
     struct page *written = pages;
     watching = false;
     for (struct page *page = pages; page != NULL; page = page->next)
         memcpy(page->after, page->at, PAGE);
     watch_restore();
-    for (int i = 0; i < touched_count; i++) {
-        struct touched *t = &touched[i];
-        free(t->allocation->kept);
-        t->allocation->kept = NULL;
-        t->version = t->allocation->version;
-        pure &= t->read.end <= t->written.begin || t->written.end <= t->read.begin;
-    }
-    *is_pure = pure;
-    free(*all);
-    *all = malloc(sizeof touched[0] * (size_t)(touched_count + 1));
-    memcpy(*all, touched, sizeof touched[0] * (size_t)touched_count);
-    *count = touched_count;
     pages = NULL;
+    free(t->span);
+    free(t->in);
+    t->span = malloc(SPANS_MAX * sizeof *t->span);
+    t->in = malloc(sizeof *t->in * (size_t)(watched_count + 1));
+    t->spans = 0;
+    t->bytes = 0.0;
+    t->allocations = watched_count;
+    for (int i = 0; i < watched_count; i++) {
+        struct watched *w = &watched[i];
+        double before = t->bytes;
+        add_spans(t, w, w->written, true);
+        t->in[i].allocation = w->allocation;
+        t->in[i].version = w->allocation->version;
+        t->in[i].written = t->bytes > before;
+        for (size_t k = 0; k < w->allocation->bytes / 64; k++)
+            pure &= (w->read[k] & w->written[k]) == 0;
+        add_spans(t, w, w->read, false);
+        free(w->read);
+        free(w->written);
+        free(w->kept);
+    }
+    t->span = realloc(t->span, sizeof *t->span * (size_t)(t->spans + 1));
+    t->pure = pure;
     return written;
 }
 
@@ -126,7 +168,7 @@ void pages_put_in_place(struct page *page) {
     for (struct page *next; page != NULL; page = next) {
         next = page->next;
         if (allocation_at(page->at + PAGE - 1) != NULL) {
-            allocation_open(page->at + PAGE - 1);
+            allocation_open(page->at + PAGE - 1, 1);
             for (int i = 0; i < PAGE; i++)
                 if (page->after[i] != page->before[i])
                     page->at[i] = page->after[i];
