@@ -440,7 +440,6 @@ void gpu_advance(double until) {
     while (gpu_step(until))
         ;
     sim.gpu = fmax(sim.gpu, until);
-    allocations_close();
 }
 
 void engine_abort(void) {
@@ -469,8 +468,10 @@ void host_busy(double us) {
 
 // Holds the host until the stream has done its op number `seq`.
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
-    if (stream_done(stream, seq))
+    if (stream_done(stream, seq)) {
+        allocations_close();
         return;
+    }
     double start = sim.now;
     while (!stream_done(stream, seq))
         if (!gpu_step(INFINITY))
@@ -487,6 +488,7 @@ void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
     }
     sim.now = start + slept;
     gpu_advance(sim.now);
+    allocations_close();
 }
 
 static void append(struct CUstream_st *stream, struct op *op) {

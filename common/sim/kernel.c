@@ -278,7 +278,7 @@ static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     char text[200];
     if (sim.in_kernel && number != SIGFPE) {
-        if (allocation_fault(info->si_addr))
+        if (!allocation_is_open(info->si_addr) && allocation_fault(info->si_addr))
             return;  // device memory is closed to the host, and opened where a kernel needs it
         siglongjmp(escape, ESCAPE_FAULT);
     }

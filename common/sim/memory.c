@@ -84,18 +84,33 @@ bool allocation_open(const void *address, size_t bytes) {
     return true;
 }
 
-// A kernel has come to closed memory. It will probably go on there: open ever larger pieces.
-bool allocation_fault(const void *address) {
-    size_t latest = opened_count ? (size_t)(opened[opened_count - 1].end -
-                                            opened[opened_count - 1].begin)
-                                 : 0;
-    return allocation_open(address, latest < 16 * PAGE ? 16 * PAGE : latest);
+bool allocation_is_open(const void *address) {
+    for (int i = opened_count - 1; i >= 0; i--)
+        if ((const char *)address >= opened[i].begin && (const char *)address < opened[i].end)
+            return true;
+    return false;
 }
 
+// A kernel has come to closed memory. It will probably go on: open ever larger pieces, and at
+// last all of it.
+bool allocation_fault(const void *address) {
+    struct allocation *a = allocation_at(address);
+    if (a == NULL)
+        return false;
+    if (a->faults < 4)
+        return allocation_open(address, (size_t)(16 * PAGE) << 3 * a->faults++);
+    if (a->faults++ > 4)
+        return false;
+    return allocation_open(a->base, a->bytes);
+}
+
+// Called when the host has waited: until then its own code has no business there, but
+// opening and closing memory for each op would cost more than the ops.
 void allocations_close(void) {
     while (opened_count > 0) {
         struct range *r = &opened[--opened_count];
         mprotect(r->begin, (size_t)(r->end - r->begin), PROT_NONE);
+        allocation_at(r->end - 1)->faults = 0;
     }
 }
 
@@ -141,12 +156,12 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
 }
 
 void allocation_release(void *pointer) {
+    allocations_close();
     int i = position(pointer) - 1;
     struct allocation *a = table[i];
     memmove(table + i, table + i + 1, (size_t)(--count - i) * sizeof *table);
     if (a->device != NULL)
         a->device->memory_used -= a->bytes;
-    allocations_close();
     munmap(a->mapping, a->mapped);
     free(a->log);
     a->log = NULL;
