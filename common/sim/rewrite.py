@@ -24,11 +24,14 @@ SKIP = re.compile(r'''//[^\n]*(?:\\\n[^\n]*)*      # comments
                     | "(?:\\.|[^"\\\n])*"''', re.S | re.X)
 REGISTERS = {"globaltimer": "sim_globaltimer()", "clock64": "clock64()", "clock": "clock()",
              "smid": "sim_smid()"}
-ASM = re.compile(r'asm\s*(?:volatile|__volatile__)?\s*\(\s*"\s*mov\.[bsu](?:32|64)\s+%0\s*,\s*'
+ASM = re.compile(r'asm\s*(?:volatile|__volatile__)?\s*\('
+                 r'\s*"\s*mov\.[bsu](?:32|64)\s+%0\s*,\s*'
                  r'%%?(\w+)\s*;\s*"\s*:\s*"=[lr]"\s*\(([^()]*(?:\([^()]*\))*[^()]*)\)\s*'
                  r'(?:::\s*"memory"\s*)?\)')
-SHARED = re.compile(r'extern\s+__shared__\s+((?:\w+\s+)*?\w+(?:\s*::\s*\w+)*)\s+(\w+)\s*\[\s*\]\s*;')
-STATIC_SHARED = re.compile(r'(?<!extern )(?<!extern\t)__shared__\s+[^;=(){}]*?(\w+)\s*(?:\[[^;{}]*\])*\s*;')
+SHARED = re.compile(r'extern\s+__shared__\s+((?:\w+\s+)*?\w+(?:\s*::\s*\w+)*)\s+'
+                    r'(\w+)\s*\[\s*\]\s*;')
+STATIC_SHARED = re.compile(r'(?<!extern )(?<!extern\t)__shared__\s+[^;=(){}]*?(\w+)\s*'
+                           r'(?:\[[^;{}]*\])*\s*;')
 CLOSERS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -135,14 +138,15 @@ def rewrite(source, path):
     text = replace_code(ASM, register_read, source)
     text = replace_code(SHARED, lambda m: f"static {m.group(1)} *const {m.group(2)} = "
                                           f"({m.group(1)} *)sim_dynamic_shared;", text)
-    text = replace_code(STATIC_SHARED, lambda m: f"{m.group()} sim_static_shared(sizeof {m.group(1)});",
-                        text)
+    text = replace_code(STATIC_SHARED, lambda m: f"{m.group()} sim_static_shared("
+                                                 f"sizeof {m.group(1)});", text)
     text = launches(text)
     head = []
     lines = purpose_lines(source)
     if lines:
         head += ['extern "C" void sim_unordered_on_purpose(const char *, const int *);',
-                 "static const int sim_purpose_lines[] = {%s, 0};" % ", ".join(map(str, lines)),
+                 "static const int sim_purpose_lines[] = {"
+                 + ", ".join(map(str, lines)) + ", 0};",
                  "static const bool sim_purpose = (sim_unordered_on_purpose("
                  f'"{path}", sim_purpose_lines), true);']
     return "\n".join(head + [f'#line 1 "{path}"', text])

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Watches a kernel's body: which bytes of which allocations it reads and writes, and what the
-// pages that it writes to held before.
+// Watches a kernel's body: which bytes of which allocations it reads and writes, and what
+// the pages that it writes to held before.
 //
-// The compiler helps: -fsanitize=thread puts a call before each load and store. The functions
-// called are those at the end of this file, not the sanitizer's, which is never linked.
+// The compiler helps: -fsanitize=thread puts a call before each load and store. The
+// functions called are those at the end of this file, not the sanitizer's, which is never
+// linked.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -68,7 +69,8 @@ static struct watched *find_watched(char *begin, char *end) {
             end <= watched[i].allocation->base + watched[i].allocation->bytes)
             return &watched[i];
     struct allocation *a = allocation_at(begin);
-    if (a == NULL || a->symbol || end > a->base + a->bytes || watched_count == TOUCHED_MAX) {
+    if (a == NULL || a->symbol || end > a->base + a->bytes ||
+        watched_count == TOUCHED_MAX) {
         pure &= is_own(begin);  // if not, a global or shared variable, or about to fault
         return NULL;
     }
@@ -120,7 +122,8 @@ static void add_spans(struct touched *t, const struct watched *w, bool written) 
         uint64_t bits = block == NULL ? 0
                         : written     ? block->written[i % BLOCK / 64]
                                       : block->read[i % BLOCK / 64];
-        // Whole blocks and words in which nothing changes; allocations are multiples of 256.
+        // Whole blocks and words in which nothing changes; allocations are multiples of
+        // 256.
         if (!in && block == NULL && i % BLOCK == 0) {
             i += BLOCK - 1;
             continue;
@@ -201,25 +204,25 @@ void pages_free(struct page *page) {
 }
 
 // What the compiler puts before each load and store.
-#define WATCH(name, bytes, writes)                                                           \
-    void name(void *p);                                                                      \
-    void name(void *p) {                                                                     \
-        if (watching)                                                                        \
-            watch(p, bytes, writes);                                                         \
+#define WATCH(name, bytes, writes)                                                         \
+    void name(void *p);                                                                    \
+    void name(void *p) {                                                                   \
+        if (watching)                                                                      \
+            watch(p, bytes, writes);                                                       \
     }
-#define WATCH_SIZE(bytes)                                                                    \
-    WATCH(__tsan_read##bytes, bytes, false)                                                  \
-    WATCH(__tsan_write##bytes, bytes, true)                                                  \
-    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                        \
-    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                        \
-    WATCH(__tsan_volatile_read##bytes, bytes, false)                                         \
-    WATCH(__tsan_volatile_write##bytes, bytes, true)                                         \
-    void __tsan_read_write##bytes(void *p);                                                  \
-    void __tsan_read_write##bytes(void *p) {                                                 \
-        if (watching) {                                                                      \
-            watch(p, bytes, false);                                                          \
-            watch(p, bytes, true);                                                           \
-        }                                                                                    \
+#define WATCH_SIZE(bytes)                                                                  \
+    WATCH(__tsan_read##bytes, bytes, false)                                                \
+    WATCH(__tsan_write##bytes, bytes, true)                                                \
+    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                      \
+    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                      \
+    WATCH(__tsan_volatile_read##bytes, bytes, false)                                       \
+    WATCH(__tsan_volatile_write##bytes, bytes, true)                                       \
+    void __tsan_read_write##bytes(void *p);                                                \
+    void __tsan_read_write##bytes(void *p) {                                               \
+        if (watching) {                                                                    \
+            watch(p, bytes, false);                                                        \
+            watch(p, bytes, true);                                                         \
+        }                                                                                  \
     }
 WATCH_SIZE(1)
 WATCH_SIZE(2)
@@ -261,25 +264,25 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
 }
 
 // Atomics come as calls too. (A compiler that wants more of them names it when it links.)
-#define ATOMIC_UPDATE(bits, what)                                                            \
-    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *, uint##bits##_t, int);      \
-    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *p, uint##bits##_t v,         \
-                                                int order) {                                 \
-        (void)order;                                                                         \
-        return __atomic_##what(p, v, __ATOMIC_SEQ_CST);                                      \
+#define ATOMIC_UPDATE(bits, what)                                                          \
+    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *, uint##bits##_t, int);    \
+    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *p, uint##bits##_t v,       \
+                                                int order) {                               \
+        (void)order;                                                                       \
+        return __atomic_##what(p, v, __ATOMIC_SEQ_CST);                                    \
     }
-#define ATOMIC(bits)                                                                         \
-    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *, int);                  \
-    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *p, int order) {          \
-        (void)order;                                                                         \
-        return *p;                                                                           \
-    }                                                                                        \
-    void __tsan_atomic##bits##_store(uint##bits##_t *, uint##bits##_t, int);                 \
-    void __tsan_atomic##bits##_store(uint##bits##_t *p, uint##bits##_t v, int order) {       \
-        (void)order;                                                                         \
-        *p = v;                                                                              \
-    }                                                                                        \
-    ATOMIC_UPDATE(bits, fetch_add)                                                           \
+#define ATOMIC(bits)                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *, int);                \
+    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *p, int order) {        \
+        (void)order;                                                                       \
+        return *p;                                                                         \
+    }                                                                                      \
+    void __tsan_atomic##bits##_store(uint##bits##_t *, uint##bits##_t, int);               \
+    void __tsan_atomic##bits##_store(uint##bits##_t *p, uint##bits##_t v, int order) {     \
+        (void)order;                                                                       \
+        *p = v;                                                                            \
+    }                                                                                      \
+    ATOMIC_UPDATE(bits, fetch_add)                                                         \
     ATOMIC_UPDATE(bits, fetch_sub)
 ATOMIC(8)
 ATOMIC(16)
@@ -287,7 +290,13 @@ ATOMIC(32)
 ATOMIC(64)
 
 void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) { (void)caller; }
+void __tsan_func_entry(void *caller) {
+    (void)caller;
+}
 void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
-void __tsan_vptr_read(void **vptr) { (void)vptr; }
+void __tsan_vptr_update(void **vptr, void *value) {
+    (void)vptr, (void)value;
+}
+void __tsan_vptr_read(void **vptr) {
+    (void)vptr;
+}
