@@ -9,8 +9,8 @@ Only these change, and no line moves:
   extern __shared__ T name[];      static T *const name = (T *)sim_dynamic_shared;
   __shared__ T name[N];            the same, and sim_static_shared(sizeof name);
   asm("mov.u64 %0, %%clock64;" : "=l"(t))      t = clock64(), likewise %globaltimer, %smid
-A comment with `unordered on purpose`, on a launch's or copy's line or the one above, keeps
-the device from reporting it. Comments, strings and raw strings are left alone.
+A comment with `unordered on purpose`, on a launch's or copy's line or above it, keeps the
+device from reporting it. Comments, strings and raw strings are left alone.
 """
 
 import os
@@ -126,10 +126,13 @@ def register_read(match):
 
 
 def purpose_lines(source):
-    lines = []
+    """The lines of each statement that a comment says is unordered on purpose."""
+    lines, code, open_ended = [], mask(source).split("\n"), False
     for number, line in enumerate(source.split("\n"), 1):
-        if re.search(r"//.*unordered on purpose", line):
-            lines += [number, number + 1]
+        open_ended |= bool(re.search(r"//.*unordered on purpose", line))
+        if open_ended:
+            lines.append(number)
+            open_ended = ";" not in code[number - 1]
     return lines
 
 

@@ -446,6 +446,11 @@ class Rewriter(unittest.TestCase):
         self.assertIn("sim_purpose_lines[] = {4, 5, 0}", text)
         self.assertIn('#line 1 "a.cu"\n', text)
 
+    def test_purpose_covers_one_statement(self):
+        self.assertEqual(rewrite.purpose_lines(
+            "a();\n// unordered on purpose\nK<<<1,\n    1>>>(\n    x);\nK<<<1, 1>>>();\n"
+            "K<<<1, 1>>>();  // unordered on purpose\nb();\n"), [2, 3, 4, 5, 7])
+
     def test_static_shared_memory_is_counted(self):
         text = rewrite.rewrite("__shared__ float a[4][8];\n__shared__ int n;\n", "a.cu")
         self.assertIn("a[4][8]; sim_static_shared(sizeof a);", text)
