@@ -19,7 +19,8 @@ _Noreturn void die(const char *format, ...) {
     exit(2);
 }
 
-// ---- What every call does first ------------------------------------------------------------
+// ---- What every call does first
+// ------------------------------------------------------------
 static struct {  // of SIM_FAIL=<api>:<n>[:<error>],...
     char call[48];
     int countdown;
@@ -43,7 +44,8 @@ enum { ERRORS = sizeof errors / sizeof errors[0] };
 static cudaError_t usual_error(const char *call) {
     if (strstr(call, "alloc") || strstr(call, "Alloc") || strstr(call, "Create"))
         return cudaErrorMemoryAllocation;
-    if (strstr(call, "Synchronize") || strstr(call, "Query") || strcmp(call, "cudaMemcpy") == 0)
+    if (strstr(call, "Synchronize") || strstr(call, "Query") ||
+        strcmp(call, "cudaMemcpy") == 0)
         return cudaErrorLaunchFailure;
     if (strcmp(call, "cudaGetDeviceCount") == 0)
         return cudaErrorNoDevice;
@@ -56,14 +58,16 @@ static void read_failures(const char *text) {
     while (text != NULL && *text != '\0') {
         char call[48] = "", name[64] = "";
         int n = 0, length = 0;
-        int fields = sscanf(text, "%47[^:,]:%d%n:%63[^,]%n", call, &n, &length, name, &length);
+        int fields =
+            sscanf(text, "%47[^:,]:%d%n:%63[^,]%n", call, &n, &length, name, &length);
         if (fields < 2 || n < 1 || failure_count == 16)
             die("SIM_FAIL=%s: expected <api>:<n>[:<error>], as in cudaMalloc:2", text);
         cudaError_t error = usual_error(call);
         for (int i = 0; fields == 3 && i <= ERRORS; i++) {
             if (i == ERRORS)
                 die("SIM_FAIL: no error is called %s", name);
-            if (strcmp(errors[i].name, name) == 0 || errors[i].code == (cudaError_t)atoi(name)) {
+            if (strcmp(errors[i].name, name) == 0 ||
+                errors[i].code == (cudaError_t)atoi(name)) {
                 error = errors[i].code;
                 if (error != cudaSuccess)
                     break;
@@ -102,7 +106,9 @@ __attribute__((constructor)) static void start(void) {
     install_signal_handlers();
 }
 
-struct device *current_device(void) { return &sim.device[sim.current]; }
+struct device *current_device(void) {
+    return &sim.device[sim.current];
+}
 
 static void create_context(struct device *device) {
     if (device->has_context)
@@ -114,7 +120,9 @@ static void create_context(struct device *device) {
     device->per_thread->blocking = true;
 }
 
-cudaError_t fail(cudaError_t error) { return sim.last_error = error; }
+cudaError_t fail(cudaError_t error) {
+    return sim.last_error = error;
+}
 
 void sticky_error(cudaError_t error) {
     sim.sticky = error;
@@ -123,7 +131,8 @@ void sticky_error(cudaError_t error) {
 
 cudaError_t enter(const char *call, double cost_us, int needs) {
     if (&this_thread != first_thread)
-        die("%s was called by a second thread: the simulated device has one host thread", call);
+        die("%s was called by a second thread: the simulated device has one host thread",
+            call);
     if (sim.in_kernel)
         die("%s was called inside a kernel", call);
     if (sim.in_host_function)
@@ -147,7 +156,8 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
     return cudaSuccess;
 }
 
-// ---- Errors --------------------------------------------------------------------------------
+// ---- Errors
+// --------------------------------------------------------------------------------
 cudaError_t cudaPeekAtLastError(void) {
     cudaError_t error = enter(__func__, param.last_error_us, IGNORES_STICKY);
     return error != cudaSuccess ? error : sim.last_error;
@@ -175,8 +185,11 @@ const char *cudaGetErrorString(cudaError_t error) {
     return "unrecognized error code";
 }
 
-// ---- Devices -------------------------------------------------------------------------------
-static bool no_device(int device) { return device < 0 || device >= sim.devices; }
+// ---- Devices
+// -------------------------------------------------------------------------------
+static bool no_device(int device) {
+    return device < 0 || device >= sim.devices;
+}
 
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = 0;
@@ -229,43 +242,89 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     if (no_device(device))
         return fail(cudaErrorInvalidDevice);
     switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY: *value = 1024; break;
-    case cudaDevAttrMaxBlockDimZ: *value = 64; break;
-    case cudaDevAttrMaxGridDimX: *value = 0x7fffffff; break;
-    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: *value = 65535; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)param.shared_per_block_kib << 10; break;
-    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrMaxThreadsPerBlock:
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY:
+        *value = 1024;
+        break;
+    case cudaDevAttrMaxBlockDimZ:
+        *value = 64;
+        break;
+    case cudaDevAttrMaxGridDimX:
+        *value = 0x7fffffff;
+        break;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ:
+        *value = 65535;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = (int)param.shared_per_block_kib << 10;
+        break;
+    case cudaDevAttrWarpSize:
+        *value = 32;
+        break;
     case cudaDevAttrMaxRegistersPerBlock:
-    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = (int)param.registers_per_sm; break;
-    case cudaDevAttrClockRate: *value = (int)(1e3 * param.peak_clock_mhz); break;
-    case cudaDevAttrMultiProcessorCount: *value = (int)param.sms; break;
-    case cudaDevAttrGpuOverlap: case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrConcurrentKernels: case cudaDevAttrEccEnabled:
-    case cudaDevAttrUnifiedAddressing: case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+        *value = (int)param.registers_per_sm;
+        break;
+    case cudaDevAttrClockRate:
+        *value = (int)(1e3 * param.peak_clock_mhz);
+        break;
+    case cudaDevAttrMultiProcessorCount:
+        *value = (int)param.sms;
+        break;
+    case cudaDevAttrGpuOverlap:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrEccEnabled:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrStreamPrioritiesSupported:
         *value = 1;
         break;
-    case cudaDevAttrKernelExecTimeout: case cudaDevAttrIntegrated: case cudaDevAttrComputeMode:
+    case cudaDevAttrKernelExecTimeout:
+    case cudaDevAttrIntegrated:
+    case cudaDevAttrComputeMode:
     case cudaDevAttrPciDeviceId:
         *value = 0;
         break;
-    case cudaDevAttrPciBusId: *value = device + 1; break;
-    case cudaDevAttrMemoryClockRate: *value = (int)param.memory_clock_khz; break;
-    case cudaDevAttrGlobalMemoryBusWidth: *value = (int)param.memory_bus_bits; break;
-    case cudaDevAttrL2CacheSize: *value = (int)param.l2_mib << 20; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = (int)param.threads_per_sm; break;
-    case cudaDevAttrAsyncEngineCount: *value = (int)param.copy_engines; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = (int)param.compute_major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = (int)param.compute_minor; break;
+    case cudaDevAttrPciBusId:
+        *value = device + 1;
+        break;
+    case cudaDevAttrMemoryClockRate:
+        *value = (int)param.memory_clock_khz;
+        break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+        *value = (int)param.memory_bus_bits;
+        break;
+    case cudaDevAttrL2CacheSize:
+        *value = (int)param.l2_mib << 20;
+        break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        *value = (int)param.threads_per_sm;
+        break;
+    case cudaDevAttrAsyncEngineCount:
+        *value = (int)param.copy_engines;
+        break;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = (int)param.compute_major;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = (int)param.compute_minor;
+        break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
         *value = (int)param.shared_per_sm_kib << 10;
         break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)param.shared_optin_kib << 10; break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = (int)param.blocks_per_sm; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = (int)param.shared_optin_kib << 10;
+        break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+        *value = (int)param.blocks_per_sm;
+        break;
     case cudaDevAttrReservedSharedMemoryPerBlock:
         *value = (int)param.shared_reserved_kib << 10;
         break;
-    default: return fail(cudaErrorInvalidValue);
+    default:
+        return fail(cudaErrorInvalidValue);
     }
     return cudaSuccess;
 }
@@ -365,7 +424,9 @@ void device_wait_idle(struct device *device, enum wait_how how) {
     sim.cpu = cpu + cpu_used;
 }
 
-static cudaError_t result(void) { return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess; }
+static cudaError_t result(void) {
+    return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess;
+}
 
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER(param.sync_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
@@ -386,8 +447,11 @@ cudaError_t cudaDeviceReset(void) {
     return result();
 }
 
-// ---- Streams -------------------------------------------------------------------------------
-void sim_use_per_thread_stream(void) { sim.per_thread_default = true; }
+// ---- Streams
+// -------------------------------------------------------------------------------
+void sim_use_per_thread_stream(void) {
+    sim.per_thread_default = true;
+}
 
 cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream) {
     struct device *device = current_device();
@@ -405,12 +469,12 @@ cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream) {
         }
     return fail(cudaErrorInvalidResourceHandle);
 }
-#define FIND(handle, stream)                                                                 \
-    struct CUstream_st *stream;                                                              \
-    do {                                                                                     \
-        cudaError_t found = find_stream(handle, &stream);                                    \
-        if (found != cudaSuccess)                                                            \
-            return found;                                                                    \
+#define FIND(handle, stream)                                                               \
+    struct CUstream_st *stream;                                                            \
+    do {                                                                                   \
+        cudaError_t found = find_stream(handle, &stream);                                  \
+        if (found != cudaSuccess)                                                          \
+            return found;                                                                  \
     } while (0)
 
 static cudaError_t stream_create(cudaStream_t *handle, unsigned flags, int priority) {
@@ -434,7 +498,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     return stream_create(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+                                         int priority) {
     ENTER(param.stream_create_us, NEEDS_CONTEXT);
     return stream_create(stream, flags, priority);
 }
@@ -497,7 +562,8 @@ cudaError_t cudaStreamGetDevice(cudaStream_t handle, int *device) {
     return cudaSuccess;
 }
 
-// ---- Queueing ------------------------------------------------------------------------------
+// ---- Queueing
+// ------------------------------------------------------------------------------
 void sim_site(const char *file, int line, const char *argument) {
     sim.site.file = file;
     sim.site.line = line;
@@ -543,10 +609,11 @@ static cudaError_t launch_error(const struct sim_launch *launch, struct kernel *
 cudaError_t sim_launch(const struct sim_launch *launch) {
     if (launch->line > 0)
         sim_site(launch->file, launch->line, "");
-    bool captured = any_capture() && launch->stream > cudaStreamPerThread &&
-                    capturing(launch->stream);
-    cudaError_t error = enter("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
-                              NEEDS_CONTEXT | SUBMITS);
+    bool captured =
+        any_capture() && launch->stream > cudaStreamPerThread && capturing(launch->stream);
+    cudaError_t error =
+        enter("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
+              NEEDS_CONTEXT | SUBMITS);
     struct CUstream_st *stream;
     if (error == cudaSuccess)
         error = find_stream(launch->stream, &stream);
@@ -589,7 +656,8 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     return error;
 }
 
-cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes, const void *function) {
+cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes,
+                                    const void *function) {
     cudaError_t error = enter("cudaFuncGetAttributes", param.query_us, NEEDS_CONTEXT);
     if (error != cudaSuccess)
         return error;
@@ -599,11 +667,13 @@ cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes, const
     attributes->numRegs = 32;  // registers are not modelled
     attributes->binaryVersion = attributes->ptxVersion =
         (int)(10 * param.compute_major + param.compute_minor);
-    attributes->maxDynamicSharedSizeBytes = *kernel_max_shared(kernel_find(function, "kernel"));
+    attributes->maxDynamicSharedSizeBytes =
+        *kernel_max_shared(kernel_find(function, "kernel"));
     return cudaSuccess;
 }
 
-cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value) {
+cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
+                             int value) {
     cudaError_t error = enter("cudaFuncSetAttribute", param.query_us, NEEDS_CONTEXT);
     if (error != cudaSuccess)
         return error;
@@ -617,8 +687,8 @@ cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
 }
 
 cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t shared) {
-    cudaError_t error = enter("cudaOccupancyMaxActiveBlocksPerMultiprocessor", param.query_us,
-                              NEEDS_CONTEXT);
+    cudaError_t error = enter("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+                              param.query_us, NEEDS_CONTEXT);
     if (error != cudaSuccess)
         return error;
     if (threads < 1 || threads > 1024)
@@ -632,7 +702,8 @@ cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t
     return cudaSuccess;
 }
 
-// ---- Events --------------------------------------------------------------------------------
+// ---- Events
+// --------------------------------------------------------------------------------
 enum { CHUNK = 1024, CHUNKS = 4096 };
 static struct CUevent_st *chunks[CHUNKS], *free_events;
 static int chunk_count;
@@ -698,7 +769,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 void event_recorded(struct CUevent_st *event, const struct op *op, double now) {
     event->pending--;
-    // Only the latest record counts. %globaltimer, from which stamps are taken, steps by 32 ns.
+    // Only the latest record counts. %globaltimer, from which stamps are taken, steps by 32
+    // ns.
     if (event->stream == op->stream && event->seq == op->seq)
         event->stamp = floor(now * 1e3 / 32.0) * 32.0 / 1e3;
     event_release(event);
@@ -740,7 +812,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return record(event, stream, 0, __func__);
 }
 
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                     unsigned flags) {
     return record(event, stream, flags, __func__);
 }
 
@@ -803,8 +876,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
     ENTER(param.query_us, NEEDS_CONTEXT);
     if (ms == NULL)
         return fail(cudaErrorInvalidValue);
-    if (!is_event(start) || !is_event(stop) || start->capture != NULL || stop->capture != NULL ||
-        !start->recorded || !stop->recorded || start->device != stop->device ||
+    if (!is_event(start) || !is_event(stop) || start->capture != NULL ||
+        stop->capture != NULL || !start->recorded || !stop->recorded ||
+        start->device != stop->device ||
         (start->flags | stop->flags) & cudaEventDisableTiming)
         return fail(cudaErrorInvalidResourceHandle);
     if (!event_done(start) || !event_done(stop))

@@ -198,7 +198,9 @@ static void dispatch(struct device *device, double now) {
     }
 }
 
-static int priority_of(const struct op *op) { return op->stream ? op->stream->priority : 0; }
+static int priority_of(const struct op *op) {
+    return op->stream ? op->stream->priority : 0;
+}
 
 // Starts an op that is ready. False if it must wait until something else ends.
 static bool op_start(struct op *op, double now) {
@@ -223,19 +225,21 @@ static bool op_start(struct op *op, double now) {
                 return false;
             device->engine[op->engine] = op;
         }
-        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps), 0.0);
+        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps),
+                     0.0);
         break;
     case OP_MEMSET:
         device_wakes(device, now);
-        start_shared(op, now, param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps),
-                     1.0);
+        start_shared(op, now,
+                     param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps), 1.0);
         break;
     case OP_GRAPH:
         graph_start(op, now);
         break;
     case OP_RECORD:
-        slot_start(op, now + (op->event->flags & cudaEventDisableTiming ? param.event_us
-                                                                       : param.event_timing_us));
+        slot_start(op, now + (op->event->flags & cudaEventDisableTiming
+                                  ? param.event_us
+                                  : param.event_timing_us));
         break;
     case OP_HOST:
         slot_start(op, now + param.host_func_us);
@@ -312,7 +316,9 @@ static void op_done(struct op *op, double now) {
     op_free(op);
 }
 
-void engine_done(struct op *op, double now) { op_done(op, now); }
+void engine_done(struct op *op, double now) {
+    op_done(op, now);
+}
 
 static void slot_end(int index, double now) {
     struct slot *slot = running[index];
@@ -330,7 +336,8 @@ static void slot_end(int index, double now) {
             device->sm[i].shared += shared * slot->on_sm[i];
         }
         op->blocks_left -= slot->blocks;
-        if (op->slot != NULL && op->blocks_to_place > 0) {  // the resident blocks did it all
+        if (op->slot != NULL &&
+            op->blocks_to_place > 0) {  // the resident blocks did it all
             int k = 0;
             while (device->dispatch[k] != op)
                 k++;
@@ -440,7 +447,6 @@ void gpu_advance(double until) {
     while (gpu_step(until))
         ;
     sim.gpu = fmax(sim.gpu, until);
-    allocations_close();
 }
 
 void engine_abort(void) {
@@ -469,12 +475,15 @@ void host_busy(double us) {
 
 // Holds the host until the stream has done its op number `seq`.
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
-    if (stream_done(stream, seq))
+    if (stream_done(stream, seq)) {
+        allocations_close();
         return;
+    }
     double start = sim.now;
     while (!stream_done(stream, seq))
         if (!gpu_step(INFINITY))
-            die("the host waits for stream %d, and nothing is left that could end", stream->number);
+            die("the host waits for stream %d, and nothing is left that could end",
+                stream->number);
     double slept = fmax(0.0, ended_at(stream, seq) + param.notify_us - start);
     if (slept >= param.cold_wait_us)
         sim.warm_calls = 0;
@@ -487,6 +496,7 @@ void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
     }
     sim.now = start + slept;
     gpu_advance(sim.now);
+    allocations_close();
 }
 
 static void append(struct CUstream_st *stream, struct op *op) {

@@ -4,8 +4,9 @@
 //
 // What it writes must become visible at its simulated end, but its length must be known at
 // its start. So the first time that a kernel is launched in a certain way, its body runs at
-// the start and is watched: which bytes it touches is noted, its writes are taken back and put
-// in place at the end. From then on all that is known, and the body simply runs at the end.
+// the start and is watched: which bytes it touches is noted, its writes are taken back and
+// put in place at the end. From then on all that is known, and the body simply runs at the
+// end.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -18,8 +19,8 @@
 #include <unistd.h>
 
 enum {
-    READ_CYCLES = 30,    // between two readings of the clock in a tight loop
-    FINENESS = 1024,     // a wait overshoots by at most one part in this
+    READ_CYCLES = 30,  // between two readings of the clock in a tight loop
+    FINENESS = 1024,   // a wait overshoots by at most one part in this
     RUNS_MAX = 64,
     CACHE = 4096,
 };
@@ -37,9 +38,9 @@ struct kernel {
     int max_dynamic_shared;
     size_t static_shared;  // its __shared__ variables, known once it has run
     unsigned id;
-    bool barriers; // it calls __syncthreads
-    bool uneven;   // its threads do not all wait alike
-    bool unsteady; // the same launch took different numbers of cycles
+    bool barriers;  // it calls __syncthreads
+    bool uneven;    // its threads do not all wait alike
+    bool unsteady;  // the same launch took different numbers of cycles
     struct kernel *next;
 };
 static struct kernel *kernels[256];
@@ -59,32 +60,39 @@ struct kernel *kernel_find(const void *function, const char *name) {
     return *head = k;
 }
 
-bool *kernel_loaded(struct kernel *kernel, int device) { return &kernel->loaded[device]; }
-int *kernel_max_shared(struct kernel *kernel) { return &kernel->max_dynamic_shared; }
+bool *kernel_loaded(struct kernel *kernel, int device) {
+    return &kernel->loaded[device];
+}
+int *kernel_max_shared(struct kernel *kernel) {
+    return &kernel->max_dynamic_shared;
+}
 
 size_t kernel_shared(const struct op *op) {
     size_t used = op->launch->shared + op->kernel->static_shared;
     return used > 0 ? used + ((size_t)param.shared_reserved_kib << 10) : 0;
 }
 
-size_t kernel_static_shared(const struct kernel *kernel) { return kernel->static_shared; }
+size_t kernel_static_shared(const struct kernel *kernel) {
+    return kernel->static_shared;
+}
 
-// ---- The clock inside a kernel -----------------------------------------------------------
-// A loop that waits on the clock may run for 1e8 cycles, in every thread of a full grid, so
-// the clock cannot tick by tick. Readings from one place in the code in a row are such a
-// loop: each is later than the last by 1/FINENESS of the time spent in the loop so far. The
-// first thread of a launch notes its loops; a thread that comes to the same loop at the same
-// time is taken to its last two readings at once, since it leaves by the same one.
+// ---- The clock inside a kernel
+// ----------------------------------------------------------- A loop that waits on the
+// clock may run for 1e8 cycles, in every thread of a full grid, so the clock cannot tick by
+// tick. Readings from one place in the code in a row are such a loop: each is later than
+// the last by 1/FINENESS of the time spent in the loop so far. The first thread of a launch
+// notes its loops; a thread that comes to the same loop at the same time is taken to its
+// last two readings at once, since it leaves by the same one.
 struct run {  // one loop of the first thread
     const void *place;
     int64_t start, before_last, last;
     int reads;
 };
 static struct {
-    int64_t cycles;        // since the thread began
-    const void *place;     // of the latest reading
-    int64_t start;         // cycles when its run began
-    int reads, index;      // in the run; of the run
+    int64_t cycles;     // since the thread began
+    const void *place;  // of the latest reading
+    int64_t start;      // cycles when its run began
+    int reads, index;   // in the run; of the run
     bool jumped;
 } thread;
 static struct {
@@ -92,7 +100,7 @@ static struct {
     size_t static_shared;  // counted in the first thread
     struct run run[RUNS_MAX];
     int runs;
-    bool noting;           // the first thread
+    bool noting;  // the first thread
     int64_t most_cycles;
     bool read_clock;
     double ghz;
@@ -170,7 +178,9 @@ __attribute__((noinline)) long long clock64(void) {
     return read_clock(__builtin_return_address(0));
 }
 
-int64_t kernel_clock(const void *place) { return read_clock(place); }
+int64_t kernel_clock(const void *place) {
+    return read_clock(place);
+}
 
 __attribute__((noinline)) unsigned long long sim_globaltimer(void) {
     not_in_kernel("%globaltimer");
@@ -180,7 +190,8 @@ __attribute__((noinline)) unsigned long long sim_globaltimer(void) {
 }
 
 unsigned sim_smid(void) {
-    uint64_t block = blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
+    uint64_t block =
+        blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
     return (unsigned)(block % (unsigned)param.sms);
 }
 
@@ -196,9 +207,10 @@ void __nanosleep(unsigned ns) {
     thread.cycles += (int64_t)(ns * body.ghz);
 }
 
-// ---- Blocks whose threads meet at __syncthreads ------------------------------------------
-// Each thread becomes a fiber that runs until the next barrier. A kernel is found out when its
-// first thread comes to its first barrier; its body then begins again, in fibers.
+// ---- Blocks whose threads meet at __syncthreads
+// ------------------------------------------ Each thread becomes a fiber that runs until
+// the next barrier. A kernel is found out when its first thread comes to its first barrier;
+// its body then begins again, in fibers.
 static sigjmp_buf escape;
 enum { ESCAPE_FAULT = 1, ESCAPE_BARRIER };
 
@@ -208,7 +220,7 @@ static struct fiber {
     uint3 index;
     bool done;
     int64_t cycles;
-} *fibers;
+} * fibers;
 static char *fiber_stacks;
 static ucontext_t fiber_home;
 static const struct sim_launch *fiber_launch;
@@ -259,7 +271,7 @@ static void block_with_barriers(const struct sim_launch *launch) {
             fiber_current = i;
             threadIdx = fibers[i].index;
             memset(&thread, 0, sizeof thread);
-            thread.index = RUNS_MAX;   // every thread steps by itself: no notes, no jumps
+            thread.index = RUNS_MAX;  // every thread steps by itself: no notes, no jumps
             thread.cycles = barrier;
             body.noting = false;
             swapcontext(&fiber_home, &fibers[i].context);
@@ -272,21 +284,24 @@ static void block_with_barriers(const struct sim_launch *launch) {
     fiber_current = -1;
 }
 
-// ---- Faults -------------------------------------------------------------------------------
+// ---- Faults
+// -------------------------------------------------------------------------------
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     char text[200];
     if (sim.in_kernel && number != SIGFPE) {
-        if (allocation_fault(info->si_addr))
-            return;  // device memory is closed to the host, and opened where a kernel needs it
+        if (!allocation_is_open(info->si_addr) && allocation_fault(info->si_addr))
+            return;  // device memory is closed to the host, and opened where a kernel needs
+                     // it
         siglongjmp(escape, ESCAPE_FAULT);
     }
     const char *what = "";
     if (number == SIGFPE && sim.in_kernel)
         what = "sim: a kernel divided an integer by zero, which hardware lets pass\n";
     else if (allocation_at(info->si_addr) != NULL)
-        what = "sim: the host dereferenced a pointer to device memory: copy it with cudaMemcpy\n";
+        what = "sim: the host dereferenced a pointer to device memory: copy it with "
+               "cudaMemcpy\n";
     snprintf(text, sizeof text, "%s", what);
     if (write(STDERR_FILENO, text, strlen(text)) < 0)
         _exit(EXIT_FAILURE);
@@ -306,8 +321,9 @@ void install_signal_handlers(void) {
     sigaction(SIGFPE, &action, NULL);
 }
 
-// ---- Bodies ------------------------------------------------------------------------------
-// What the first launch of a kind showed.
+// ---- Bodies
+// ------------------------------------------------------------------------------ What the
+// first launch of a kind showed.
 static struct seen {
     uint64_t key;
     int64_t cycles;
@@ -364,13 +380,15 @@ static void run_body(struct op *op, bool watched) {
 // from run to run of the program, so a pointer counts as a place in a numbered allocation.
 static uint64_t launch_key(const struct op *op) {
     const struct sim_launch *l = op->launch;
-    uint64_t part[8 + 2 * SIM_ARGS_MAX] = {op->kernel->id, l->grid.x,  l->grid.y,  l->grid.z,
-                                           l->block.x,     l->block.y, l->block.z, l->shared};
+    uint64_t part[8 + 2 * SIM_ARGS_MAX] = {op->kernel->id, l->grid.x,  l->grid.y,
+                                           l->grid.z,      l->block.x, l->block.y,
+                                           l->block.z,     l->shared};
     int parts = 8;
     for (int i = 0; i < l->accesses; i++) {
         const struct allocation *a = allocation_at(l->access[i].pointer);
         part[parts++] = a != NULL ? a->id : 0;
-        part[parts++] = a != NULL ? (uint64_t)((const char *)l->access[i].pointer - a->base) : 0;
+        part[parts++] =
+            a != NULL ? (uint64_t)((const char *)l->access[i].pointer - a->base) : 0;
     }
     uint64_t key = l->args_hash;
     for (int i = 0; i < parts; i++)
@@ -378,15 +396,17 @@ static uint64_t launch_key(const struct op *op) {
     return key ^ key >> 29;
 }
 
-// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when used.)
+// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when
+// used.)
 static bool reachable(struct op *op) {
     for (int i = 0; i < op->launch->accesses; i++) {
         const void *pointer = op->launch->access[i].pointer;
         if (pointer == NULL || allocation_at(pointer) != NULL || !host_can_read(pointer))
             continue;
-        fprintf(stderr, "sim: %s (%s:%d): its pointer argument number %d is pageable host "
-                "memory, which the device cannot reach\n", op->name, op->site.file,
-                op->site.line, i + 1);
+        fprintf(stderr,
+                "sim: %s (%s:%d): its pointer argument number %d is pageable host "
+                "memory, which the device cannot reach\n",
+                op->name, op->site.file, op->site.line, i + 1);
         return false;
     }
     return true;

@@ -84,18 +84,34 @@ bool allocation_open(const void *address, size_t bytes) {
     return true;
 }
 
-// A kernel has come to closed memory. It will probably go on there: open ever larger pieces.
-bool allocation_fault(const void *address) {
-    size_t latest = opened_count ? (size_t)(opened[opened_count - 1].end -
-                                            opened[opened_count - 1].begin)
-                                 : 0;
-    return allocation_open(address, latest < 16 * PAGE ? 16 * PAGE : latest);
+bool allocation_is_open(const void *address) {
+    for (int i = opened_count - 1; i >= 0; i--)
+        if ((const char *)address >= opened[i].begin &&
+            (const char *)address < opened[i].end)
+            return true;
+    return false;
 }
 
+// A kernel has come to closed memory. It will probably go on: open ever larger pieces, and
+// at last all of it.
+bool allocation_fault(const void *address) {
+    struct allocation *a = allocation_at(address);
+    if (a == NULL)
+        return false;
+    if (a->faults < 4)
+        return allocation_open(address, (size_t)(16 * PAGE) << 3 * a->faults++);
+    if (a->faults++ > 4)
+        return false;
+    return allocation_open(a->base, a->bytes);
+}
+
+// Called when the host has waited: until then its own code has no business there, but
+// opening and closing memory for each op would cost more than the ops.
 void allocations_close(void) {
     while (opened_count > 0) {
         struct range *r = &opened[--opened_count];
         mprotect(r->begin, (size_t)(r->end - r->begin), PROT_NONE);
+        allocation_at(r->end - 1)->faults = 0;
     }
 }
 
@@ -117,13 +133,13 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         return cudaSuccess;
     size_t rounded = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     size_t pages = (rounded + PAGE - 1) / PAGE * PAGE;
-    if (rounded < bytes || (device != NULL && device->memory_used + rounded >
-                                                  (size_t)param.memory_gib << 30))
+    if (rounded < bytes ||
+        (device != NULL && device->memory_used + rounded > (size_t)param.memory_gib << 30))
         return fail(cudaErrorMemoryAllocation);
     struct allocation *a = calloc(1, sizeof *a);
     a->mapped = pages + PAGE;
-    a->mapping = mmap(NULL, a->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+    a->mapping = mmap(NULL, a->mapped, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a->mapping == MAP_FAILED ||
         (device == NULL && mprotect(a->mapping, pages, PROT_READ | PROT_WRITE) != 0)) {
         free(a);
@@ -141,12 +157,12 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
 }
 
 void allocation_release(void *pointer) {
+    allocations_close();
     int i = position(pointer) - 1;
     struct allocation *a = table[i];
     memmove(table + i, table + i + 1, (size_t)(--count - i) * sizeof *table);
     if (a->device != NULL)
         a->device->memory_used -= a->bytes;
-    allocations_close();
     munmap(a->mapping, a->mapped);
     free(a->log);
     a->log = NULL;
@@ -157,7 +173,8 @@ void allocation_release(void *pointer) {
 
 static bool is_base(const void *pointer, bool of_device) {
     const struct allocation *a = allocation_at(pointer);
-    return a != NULL && a->base == pointer && !a->symbol && (a->device != NULL) == of_device;
+    return a != NULL && a->base == pointer && !a->symbol &&
+           (a->device != NULL) == of_device;
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
@@ -262,11 +279,11 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     if (kind > cudaMemcpyDefault)
         return fail(cudaErrorInvalidMemcpyDirection);
     // Pinned memory has an address on the device too, so it may stand for either side.
-    static const struct { bool to_gpu, from_gpu; } said[] = {
-        {false, false}, {true, false}, {false, true}, {true, true}};
-    if (kind != cudaMemcpyDefault &&
-        ((said[kind].to_gpu != to_gpu && a != PINNED) ||
-         (said[kind].from_gpu != from_gpu && b != PINNED)))
+    static const struct {
+        bool to_gpu, from_gpu;
+    } said[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+    if (kind != cudaMemcpyDefault && ((said[kind].to_gpu != to_gpu && a != PINNED) ||
+                                      (said[kind].from_gpu != from_gpu && b != PINNED)))
         return fail(cudaErrorInvalidValue);
 
     struct op *op = op_new(OP_COPY, to_gpu && from_gpu ? "copy on device"
@@ -309,8 +326,8 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                            enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct CUstream_st *s;
     ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
@@ -332,7 +349,8 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
     struct CUstream_st *s;
     ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
-    return error != cudaSuccess ? error : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
+    return error != cudaSuccess ? error
+                                : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
 }
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
@@ -377,7 +395,8 @@ void copy_effects(struct op *op) {
     order_access(op, op->to, op->bytes, true);
 }
 
-// ---- __device__ and __constant__ variables: the host's own memory ---------------------------
+// ---- __device__ and __constant__ variables: the host's own memory
+// ---------------------------
 static void symbol_add(void *symbol, size_t bytes) {
     if (allocation_at(symbol) != NULL)
         return;
@@ -390,11 +409,12 @@ static void symbol_add(void *symbol, size_t bytes) {
     allocation_add(a);
 }
 
-cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbol, void *host,
-                            size_t bytes, size_t offset, bool to_symbol, bool wait,
-                            enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbol,
+                            void *host, size_t bytes, size_t offset, bool to_symbol,
+                            bool wait, enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct CUstream_st *s;
-    cudaError_t error = enter(call, param.copy_us, NEEDS_CONTEXT | SUBMITS | (wait ? NOT_IN_CAPTURE : 0));
+    cudaError_t error =
+        enter(call, param.copy_us, NEEDS_CONTEXT | SUBMITS | (wait ? NOT_IN_CAPTURE : 0));
     if (error == cudaSuccess)
         error = find_stream(stream, &s);
     if (error != cudaSuccess)

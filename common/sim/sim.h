@@ -247,6 +247,7 @@ struct allocation {
     struct device *device;       // NULL: pinned host memory
     uint64_t id, version;        // the version counts writes
     bool symbol;
+    int faults;                  // how often a kernel came to closed pages of it
     char name[48];
     struct access_log *log;      // who touched it, in order.c
     int logs, log_size;
@@ -255,6 +256,7 @@ struct allocation {
 struct allocation *allocation_at(const void *pointer);
 bool allocation_open(const void *address, size_t bytes);  // until the call returns
 bool allocation_fault(const void *address);
+bool allocation_is_open(const void *address);
 void allocations_close(void);
 void allocation_release(void *pointer);
 bool host_can_read(const void *pointer);

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: MIT
-// Watches a kernel's body: which bytes of which allocations it reads and writes, and what the
-// pages that it writes to held before.
+// Watches a kernel's body: which bytes of which allocations it reads and writes, and what
+// the pages that it writes to held before.
 //
-// The compiler helps: -fsanitize=thread puts a call before each load and store. The functions
-// called are those at the end of this file, not the sanitizer's, which is never linked.
+// The compiler helps: -fsanitize=thread puts a call before each load and store. The
+// functions called are those at the end of this file, not the sanitizer's, which is never
+// linked.
 #include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096, TOUCHED_MAX = 64, SPANS_MAX = 64 };
+enum { PAGE = 4096, TOUCHED_MAX = 64, SPANS_MAX = 64, BLOCK = 64 << 10 };
 
-// A watched allocation: a bit for each byte read and each byte written, a flag for each page
-// that is kept.
+// A watched allocation, in blocks that are made when they are first touched: a bit for each
+// byte read and each byte written.
+struct block {
+    uint64_t read[BLOCK / 64], written[BLOCK / 64];
+};
 static struct watched {
     struct allocation *allocation;
-    uint64_t *read, *written;
-    char *kept;
+    struct block **block;
+    char *kept;  // a flag for each page
 } watched[TOUCHED_MAX];
 static int watched_count;
 static bool watching, pure;
@@ -37,7 +41,8 @@ static void keep_page(struct watched *w, char *address) {
     w->kept[number] = 1;
     struct page *page = malloc(sizeof *page);
     page->at = w->allocation->mapping + number * PAGE;
-    allocation_fault(address);  // as the write itself would a moment later
+    if (!allocation_is_open(address))
+        allocation_fault(address);  // as the write itself would a moment later
     memcpy(page->before, page->at, PAGE);
     page->next = pages;
     pages = page;
@@ -64,14 +69,14 @@ static struct watched *find_watched(char *begin, char *end) {
             end <= watched[i].allocation->base + watched[i].allocation->bytes)
             return &watched[i];
     struct allocation *a = allocation_at(begin);
-    if (a == NULL || a->symbol || end > a->base + a->bytes || watched_count == TOUCHED_MAX) {
+    if (a == NULL || a->symbol || end > a->base + a->bytes ||
+        watched_count == TOUCHED_MAX) {
         pure &= is_own(begin);  // if not, a global or shared variable, or about to fault
         return NULL;
     }
     struct watched *w = &watched[watched_count++];
     w->allocation = a;
-    w->read = calloc(a->bytes / 64 + 1, sizeof *w->read);
-    w->written = calloc(a->bytes / 64 + 1, sizeof *w->written);
+    w->block = calloc(a->bytes / BLOCK + 1, sizeof *w->block);
     w->kept = calloc(a->mapped / PAGE, 1);
     return w;
 }
@@ -81,10 +86,13 @@ static void watch(void *pointer, size_t bytes, bool writes) {
     struct watched *w = find_watched(begin, end);
     if (w == NULL)
         return;
-    uint64_t *bits = writes ? w->written : w->read;
     for (size_t at = (size_t)(begin - w->allocation->base), left = bytes; left > 0;) {
         size_t here = 64 - at % 64 < left ? 64 - at % 64 : left;
-        bits[at / 64] |= (here == 64 ? ~0ull : (1ull << here) - 1) << at % 64;
+        struct block **block = &w->block[at / BLOCK];
+        if (*block == NULL)
+            *block = calloc(1, sizeof **block);
+        uint64_t *bits = writes ? (*block)->written : (*block)->read;
+        bits[at % BLOCK / 64] |= (here == 64 ? ~0ull : (1ull << here) - 1) << at % 64;
         at += here;
         left -= here;
     }
@@ -106,16 +114,25 @@ void watch_restore(void) {
 
 // Turns bits into spans. A kernel that leaves out every other byte makes more than can be
 // kept: then the rest is not.
-static void add_spans(struct touched *t, const struct watched *w, const uint64_t *bits,
-                      bool written) {
+static void add_spans(struct touched *t, const struct watched *w, bool written) {
     size_t bytes = w->allocation->bytes, begin = 0;
     bool in = false;
     for (size_t i = 0; i <= bytes; i++) {
-        if (i % 64 == 0 && i < bytes && bits[i / 64] == (in ? ~0ull : 0)) {
-            i += 63;  // allocations are multiples of 256 bytes
+        const struct block *block = i < bytes ? w->block[i / BLOCK] : NULL;
+        uint64_t bits = block == NULL ? 0
+                        : written     ? block->written[i % BLOCK / 64]
+                                      : block->read[i % BLOCK / 64];
+        // Whole blocks and words in which nothing changes; allocations are multiples of
+        // 256.
+        if (!in && block == NULL && i % BLOCK == 0) {
+            i += BLOCK - 1;
             continue;
         }
-        bool set = i < bytes && bits[i / 64] >> i % 64 & 1;
+        if (i % 64 == 0 && i < bytes && bits == (in ? ~0ull : 0)) {
+            i += 63;
+            continue;
+        }
+        bool set = bits >> i % 64 & 1;
         if (set && !in)
             begin = i;
         else if (in && !set) {
@@ -147,15 +164,17 @@ struct page *watch_end(struct touched *t) {
     for (int i = 0; i < watched_count; i++) {
         struct watched *w = &watched[i];
         double before = t->bytes;
-        add_spans(t, w, w->written, true);
+        add_spans(t, w, true);
         t->in[i].allocation = w->allocation;
         t->in[i].version = w->allocation->version;
         t->in[i].written = t->bytes > before;
-        for (size_t k = 0; k < w->allocation->bytes / 64; k++)
-            pure &= (w->read[k] & w->written[k]) == 0;
-        add_spans(t, w, w->read, false);
-        free(w->read);
-        free(w->written);
+        add_spans(t, w, false);
+        for (size_t k = 0; k <= w->allocation->bytes / BLOCK; k++) {
+            for (size_t i = 0; w->block[k] != NULL && i < BLOCK / 64; i++)
+                pure &= (w->block[k]->read[i] & w->block[k]->written[i]) == 0;
+            free(w->block[k]);
+        }
+        free(w->block);
         free(w->kept);
     }
     t->span = realloc(t->span, sizeof *t->span * (size_t)(t->spans + 1));
@@ -185,25 +204,25 @@ void pages_free(struct page *page) {
 }
 
 // What the compiler puts before each load and store.
-#define WATCH(name, bytes, writes)                                                           \
-    void name(void *p);                                                                      \
-    void name(void *p) {                                                                     \
-        if (watching)                                                                        \
-            watch(p, bytes, writes);                                                         \
+#define WATCH(name, bytes, writes)                                                         \
+    void name(void *p);                                                                    \
+    void name(void *p) {                                                                   \
+        if (watching)                                                                      \
+            watch(p, bytes, writes);                                                       \
     }
-#define WATCH_SIZE(bytes)                                                                    \
-    WATCH(__tsan_read##bytes, bytes, false)                                                  \
-    WATCH(__tsan_write##bytes, bytes, true)                                                  \
-    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                        \
-    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                        \
-    WATCH(__tsan_volatile_read##bytes, bytes, false)                                         \
-    WATCH(__tsan_volatile_write##bytes, bytes, true)                                         \
-    void __tsan_read_write##bytes(void *p);                                                  \
-    void __tsan_read_write##bytes(void *p) {                                                 \
-        if (watching) {                                                                      \
-            watch(p, bytes, false);                                                          \
-            watch(p, bytes, true);                                                           \
-        }                                                                                    \
+#define WATCH_SIZE(bytes)                                                                  \
+    WATCH(__tsan_read##bytes, bytes, false)                                                \
+    WATCH(__tsan_write##bytes, bytes, true)                                                \
+    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                      \
+    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                      \
+    WATCH(__tsan_volatile_read##bytes, bytes, false)                                       \
+    WATCH(__tsan_volatile_write##bytes, bytes, true)                                       \
+    void __tsan_read_write##bytes(void *p);                                                \
+    void __tsan_read_write##bytes(void *p) {                                               \
+        if (watching) {                                                                    \
+            watch(p, bytes, false);                                                        \
+            watch(p, bytes, true);                                                         \
+        }                                                                                  \
     }
 WATCH_SIZE(1)
 WATCH_SIZE(2)
@@ -245,25 +264,25 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
 }
 
 // Atomics come as calls too. (A compiler that wants more of them names it when it links.)
-#define ATOMIC_UPDATE(bits, what)                                                            \
-    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *, uint##bits##_t, int);      \
-    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *p, uint##bits##_t v,         \
-                                                int order) {                                 \
-        (void)order;                                                                         \
-        return __atomic_##what(p, v, __ATOMIC_SEQ_CST);                                      \
+#define ATOMIC_UPDATE(bits, what)                                                          \
+    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *, uint##bits##_t, int);    \
+    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *p, uint##bits##_t v,       \
+                                                int order) {                               \
+        (void)order;                                                                       \
+        return __atomic_##what(p, v, __ATOMIC_SEQ_CST);                                    \
     }
-#define ATOMIC(bits)                                                                         \
-    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *, int);                  \
-    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *p, int order) {          \
-        (void)order;                                                                         \
-        return *p;                                                                           \
-    }                                                                                        \
-    void __tsan_atomic##bits##_store(uint##bits##_t *, uint##bits##_t, int);                 \
-    void __tsan_atomic##bits##_store(uint##bits##_t *p, uint##bits##_t v, int order) {       \
-        (void)order;                                                                         \
-        *p = v;                                                                              \
-    }                                                                                        \
-    ATOMIC_UPDATE(bits, fetch_add)                                                           \
+#define ATOMIC(bits)                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *, int);                \
+    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *p, int order) {        \
+        (void)order;                                                                       \
+        return *p;                                                                         \
+    }                                                                                      \
+    void __tsan_atomic##bits##_store(uint##bits##_t *, uint##bits##_t, int);               \
+    void __tsan_atomic##bits##_store(uint##bits##_t *p, uint##bits##_t v, int order) {     \
+        (void)order;                                                                       \
+        *p = v;                                                                            \
+    }                                                                                      \
+    ATOMIC_UPDATE(bits, fetch_add)                                                         \
     ATOMIC_UPDATE(bits, fetch_sub)
 ATOMIC(8)
 ATOMIC(16)
@@ -271,7 +290,13 @@ ATOMIC(32)
 ATOMIC(64)
 
 void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) { (void)caller; }
+void __tsan_func_entry(void *caller) {
+    (void)caller;
+}
 void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
-void __tsan_vptr_read(void **vptr) { (void)vptr; }
+void __tsan_vptr_update(void **vptr, void *value) {
+    (void)vptr, (void)value;
+}
+void __tsan_vptr_read(void **vptr) {
+    (void)vptr;
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The probes whose figures an H200 gave, run on the simulated device: `name value` lines that
-// test_sim.py compares with the recorded figures.
+// The probes whose figures an H200 gave, run on the simulated device: `name value` lines
+// that test_sim.py compares with the recorded figures.
 #include "check.h"
 
 __global__ void Null(void) {}
@@ -29,7 +29,9 @@ __global__ void Phases(long long a, long long b, long long *out) {
 static cudaEvent_t e0, e1, quiet, quiet2;
 static cudaStream_t a, b, c;
 
-static void say(const char *name, double value) { printf("%s %.4f\n", name, value); }
+static void say(const char *name, double value) {
+    printf("%s %.4f\n", name, value);
+}
 // The probes ran in loops: calls that have just been made many times cost least.
 static void warm_host(void) {
     for (int i = 0; i < 50; i++)
@@ -108,8 +110,10 @@ static void events(void) {
     CHECK(cudaEventRecord(e1));
     say("event_null_batch", elapsed_us() / 1000);
     say("queued_null", queued(400, [] { Null<<<1, 1, 0, a>>>(); }));
-    say("queued_timing", queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(e1, a); }));
-    say("queued_quiet", queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(quiet, a); }));
+    say("queued_timing",
+        queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(e1, a); }));
+    say("queued_quiet",
+        queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(quiet, a); }));
 
     cudaEvent_t kinds[2] = {e0, quiet}, others[2] = {e1, quiet2};
     for (int k = 0; k < 2; k++) {
@@ -295,8 +299,8 @@ static void graphs(void) {
     CHECK(cudaGraphDestroy(graph));
 }
 
-// Sixteen chunks, copied in, waited over and copied out as 3 : 5 : 1: times against what the
-// stages alone predict, one stage after the other and in three streams.
+// Sixteen chunks, copied in, waited over and copied out as 3 : 5 : 1: times against what
+// the stages alone predict, one stage after the other and in three streams.
 __global__ void Work(char *chunk, long long cycles) {
     long long start = clock64();
     while (clock64() - start < cycles)
@@ -325,11 +329,13 @@ static void pipeline(int mib) {
         CHECK(cudaEventRecord(e0, s[0]));
         for (int i = 0; i < CHUNKS; i++) {
             if (k == 0)
-                CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes, cudaMemcpyHostToDevice, s[0]));
+                CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes,
+                                      cudaMemcpyHostToDevice, s[0]));
             else if (k == 1)
                 Work<<<1, 1, 0, s[0]>>>(d + i * bytes, cycles(5 * stage[0] / 3));
             else
-                CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out, cudaMemcpyDeviceToHost, s[0]));
+                CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out,
+                                      cudaMemcpyDeviceToHost, s[0]));
         }
         CHECK(cudaEventRecord(e1, s[0]));
         stage[k] = elapsed_us() / CHUNKS;
@@ -339,7 +345,8 @@ static void pipeline(int mib) {
         double t = now_us();
         for (int i = 0; i < CHUNKS; i++) {
             cudaStream_t a = s[0], b = s[streams / 2], c = s[streams - 1];
-            CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes, cudaMemcpyHostToDevice, a));
+            CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes,
+                                  cudaMemcpyHostToDevice, a));
             if (streams > 1) {
                 CHECK(cudaEventRecord(in[i], a));
                 CHECK(cudaStreamWaitEvent(b, in[i], 0));
@@ -349,12 +356,14 @@ static void pipeline(int mib) {
                 CHECK(cudaEventRecord(done[i], b));
                 CHECK(cudaStreamWaitEvent(c, done[i], 0));
             }
-            CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out, cudaMemcpyDeviceToHost, c));
+            CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out, cudaMemcpyDeviceToHost,
+                                  c));
         }
         CHECK(cudaDeviceSynchronize());
         double sum = stage[0] + stage[1] + stage[2];
         snprintf(name, sizeof name, streams > 1 ? "pipelined_%d" : "serial_%d", mib);
-        say(name, (now_us() - t) / (streams > 1 ? sum + (CHUNKS - 1) * stage[1] : CHUNKS * sum));
+        say(name,
+            (now_us() - t) / (streams > 1 ? sum + (CHUNKS - 1) * stage[1] : CHUNKS * sum));
     }
     CHECK(cudaFree(d));
     CHECK(cudaFreeHost(h));

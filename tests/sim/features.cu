@@ -38,20 +38,32 @@ __global__ void Roomy(long long cycles) {  // 40 KiB a block: five fit on an SM 
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Count(void) { atomicAdd(&counter, 1); }
+__global__ void Count(void) {
+    atomicAdd(&counter, 1);
+}
 __global__ void Wait(long long cycles) {
     long long start = clock64();
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Twice(int *out, const int *in) { out[threadIdx.x] = 2 * in[threadIdx.x]; }
-struct pair { char a; double b; };
-__global__ void Struct(double *out, struct pair p, bool twice) { *out = p.b * (twice ? 2 : 1) + p.a; }
+__global__ void Twice(int *out, const int *in) {
+    out[threadIdx.x] = 2 * in[threadIdx.x];
+}
+struct pair {
+    char a;
+    double b;
+};
+__global__ void Struct(double *out, struct pair p, bool twice) {
+    *out = p.b * (twice ? 2 : 1) + p.a;
+}
 static void add(void *user) {
     float ms;
-    *(int *)user += cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
+    *(int *)user +=
+        cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
 }
-static void say(const char *what, double value) { printf("%s %g\n", what, value); }
+static void say(const char *what, double value) {
+    printf("%s %g\n", what, value);
+}
 
 int main(void) {
     int h[256], *d, *d_total, value = 0;
@@ -144,7 +156,8 @@ int main(void) {
         say(n == 264 ? "turns_264" : "turns_265", (int)((now_us() - t) / 1000));
     }
     // Both kernels' blocks need more than half of an SM's shared memory.
-    CHECK(cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
+    CHECK(
+        cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
     double t = now_us();
     Wait<<<132, 32, 120 << 10, a>>>(cycles(1000));
     Wait<<<132, 32, 120 << 10, high>>>(cycles(1000));

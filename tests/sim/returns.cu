@@ -8,7 +8,9 @@ __global__ void Wait(long long cycles) {
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Store(int *p) { *p = 1; }
+__global__ void Store(int *p) {
+    *p = 1;
+}
 
 static void say(const char *what, cudaError_t error) {
     printf("%s %s\n", what, cudaGetErrorName(error));
@@ -90,7 +92,8 @@ int main(void) {
     say("peek_keeps", cudaGetLastError());
     Null<<<1, 1, 60 << 10>>>();
     say("launch_too_much_shared", cudaGetLastError());
-    CHECK(cudaFuncSetAttribute(Null, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    CHECK(
+        cudaFuncSetAttribute(Null, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
     Null<<<1, 1, 60 << 10>>>();
     say("launch_shared_opted_in", cudaGetLastError());
     say("huge_malloc", cudaMalloc((void **)&graph, (size_t)1 << 50));

@@ -344,7 +344,8 @@ class Facts(unittest.TestCase):
         "hop_timing": 4.55, "hop_quiet": 3.62,
         "wall_spin_0.01": 20, "cpu_spin_0.01": 15.5, "wall_block_0.01": 46,
         "wall_poll_0.01": 18, "cpu_poll_0.01": 18.6,
-        "wall_spin_0.1": 110, "cpu_spin_0.1": 106, "wall_block_0.1": 223, "wall_poll_0.1": 109, "cpu_poll_0.1": 109, "wall_spin_1": 1011, "cpu_spin_1": 1006,
+        "wall_spin_0.1": 110, "cpu_spin_0.1": 106, "wall_block_0.1": 223,
+        "wall_poll_0.1": 109, "cpu_poll_0.1": 109, "wall_spin_1": 1011, "cpu_spin_1": 1006,
         "wall_block_1": 1147, "wall_poll_1": 1011, "cpu_poll_1": 1012,
         "wall_spin_10": 10014, "cpu_spin_10": 10005, "wall_block_10": 10230,
         "wall_poll_10": 10023, "cpu_poll_10": 10026,
@@ -444,6 +445,11 @@ class Rewriter(unittest.TestCase):
         self.assertIn("sim_does_not_model_register_laneid()", text)
         self.assertIn("sim_purpose_lines[] = {4, 5, 0}", text)
         self.assertIn('#line 1 "a.cu"\n', text)
+
+    def test_purpose_covers_one_statement(self):
+        self.assertEqual(rewrite.purpose_lines(
+            "a();\n// unordered on purpose\nK<<<1,\n    1>>>(\n    x);\nK<<<1, 1>>>();\n"
+            "K<<<1, 1>>>();  // unordered on purpose\nb();\n"), [2, 3, 4, 5, 7])
 
     def test_static_shared_memory_is_counted(self):
         text = rewrite.rewrite("__shared__ float a[4][8];\n__shared__ int n;\n", "a.cu")
