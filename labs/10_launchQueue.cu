@@ -17,7 +17,10 @@ enum {
     CALLS_MAX = 1 << 16,      // give up: no queue seen so far is a tenth as long
     LONGEST_US = 400 * 1000,  // and no gate lasts longer: some systems reset a busy GPU
     AFTER = 16,               // launches watched after the one that was held up
+    DOUBLINGS = 16,
 };
+static const int near_end[] = {-8, -4, -2, -1, 0, 1, 2, 3, 4, 8, AFTER};  // 0: the one held up
+enum { LATE = sizeof near_end / sizeof near_end[0] };
 
 __global__ void NullKernel(void) {}
 
@@ -67,15 +70,8 @@ static int fill(cudaStream_t *streams, int count, double gate_us, long long gate
     return launches;
 }
 
-// One line for launch number n, counted from 1.
-static void print_call(int n) {
-    struct samples one = {1, {call_us[n - 1]}};
-    print_measured_at("enqueue", "n", n, "us", &one);
-}
-
 int main(void) {
-    static struct samples depth, depth_two, before, blocked;
-    static const int near_end[] = {-8, -4, -2, -1, 0, 1, 2, 3, 4, 8, AFTER};
+    static struct samples depth, depth_two, before, blocked, early[DOUBLINGS], late[LATE];
     cudaStream_t streams[2];
     double gate_us = 20e3;
     int launches, last = -2;
@@ -103,6 +99,10 @@ int main(void) {
         samples_add(&blocked, last >= 0 ? call_us[last] : NAN);
         for (int i = 0; i < 100; i++)
             samples_add(&before, last >= 100 ? call_us[i] : NAN);
+        for (int k = 0; k < DOUBLINGS && 1 << k < last - 8; k++)
+            samples_add(&early[k], call_us[(1 << k) - 1]);
+        for (int i = 0; i < LATE && last > 8; i++)
+            samples_add(&late[i], call_us[last + near_end[i]]);
     }
 
     if (last == -1)
@@ -112,10 +112,11 @@ int main(void) {
     print_measured("enqueue_before", "us", &before);
     print_measured("enqueue_blocked", "us", &blocked);
     print_measured_once("gate", "us", gate_us);
-    for (int n = 1; n < last - 8; n *= 2)
-        print_call(n);
-    for (size_t i = 0; i < sizeof near_end / sizeof near_end[0] && last > 8; i++)
-        print_call(last + 1 + near_end[i]);
+    // Launch number n, counted from 1: at first every doubling, then round the one held up.
+    for (int k = 0; k < DOUBLINGS && early[k].count > 0; k++)
+        print_measured_at("enqueue", "n", 1 << k, "us", &early[k]);
+    for (int i = 0; i < LATE && late[i].count > 0; i++)
+        print_measured_at("enqueue", "n", last + 1 + near_end[i], "us", &late[i]);
     if (last <= 8)
         print_measured_once("enqueue", "us", NAN);
     lab_end("10", "launchQueue");
