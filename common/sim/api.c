@@ -828,6 +828,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         return capture_wait(stream, event);
     if (!event->recorded)
         return cudaSuccess;  // nothing to wait for: orders nothing
+    if (event->device != stream->device)
+        host_busy(param.wait_other_device_us);
     if (event->stream != stream && !stream_done(event->stream, event->seq)) {
         struct op *op = op_new(OP_WAIT, "wait");
         op->wait_stream = event->stream;
