@@ -271,6 +271,7 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
 
 // graph.c
 bool capturing(const struct CUstream_st *stream);
+bool capture_ended(const struct CUevent_st *event);  // recorded in one that is over
 bool any_capture(void);
 cudaError_t capture_add(struct CUstream_st *stream, struct op *op);
 cudaError_t capture_forbids(struct CUstream_st *stream);
