@@ -96,7 +96,8 @@ class Returns(unittest.TestCase):
         "not_ready_is_no_last_error": "cudaSuccess",
         "elapsed_swapped": "cudaSuccess",
         "elapsed_cross_stream": "cudaSuccess",
-        "elapsed_captured": "cudaErrorInvalidResourceHandle",
+        "elapsed_capturing": "cudaErrorInvalidResourceHandle",
+        "elapsed_captured": "cudaErrorInvalidValue",
         "query_captured": "cudaErrorCapturedEvent",
         "query_never_recorded": "cudaSuccess",
         "wait_never_recorded": "cudaSuccess",
@@ -292,7 +293,7 @@ class Parameters(unittest.TestCase):
     def test_errors_have_file_and_line(self):
         for change, line, words in (
                 (lambda t: t + "\nspeed = 3\n", None, "no parameter is called speed"),
-                (lambda t: t.replace("launch_us = 3.5 ", "launch_us = fast "), None,
+                (lambda t: t.replace("launch_us = 3.7 ", "launch_us = fast "), None,
                  "launch_us = fast: not a number"),
                 (lambda t: t.replace("\nsms = 132 ", "\n#"), None, "parameter sms is missing"),
                 (lambda t: t + "launch_us = 1\n", None, "launch_us was set in line"),
@@ -311,7 +312,7 @@ class Parameters(unittest.TestCase):
 
     def test_another_device(self):
         path, _ = self.with_ini(lambda t: t.replace("Simulated H200", "Toy 1000")
-                                .replace("launch_us = 3.5 ", "launch_us = 6.56 "))
+                                .replace("launch_us = 3.7 ", "launch_us = 6.56 "))
         seen = table(run("facts", SIM_DEVICE_FILE=path)[1])
         self.assertAlmostEqual(float(seen["launch_async"]), 6.56, delta=0.1)
         self.assertIn("name Simulated Toy 1000", run("features", SIM_DEVICE_FILE=path)[1])
@@ -353,9 +354,9 @@ class Facts(unittest.TestCase):
         "cpu_device_flag_event": 10105, "cpu_device_flag_sync": 89.8,
         "one": 2.009, "same_stream": 4.011, "two_streams": 2.014, "full_sms": 4.012,
         "half_sms": 2.016, "legacy_default": 4.019, "pinned_h2d": 1.22, "pinned_d2h": 1.22,
-        "pinned_both": 1.33, "pageable_h2d": 7.5, "pageable_d2h": 4.2, "return_pinned": 2,
+        "pinned_both": 1.33, "pageable_h2d": 7.5, "pageable_d2h": 4.2,
         "return_pageable": 7450, "graph_node_1": 1.37, "graph_node_10": 0.78,
-        "graph_node_100": 0.69, "diamond_streams": 17.9, "diamond_graph": 3.1,
+        "graph_node_100": 0.69, "diamond_streams": 17.9, "diamond_graph": 4.44,
         "phase1_cycles": 200052, "phase2_cycles": 600056, "cold_1e6": 540, "warm_1e6": 512,
         "lazy_launch_beside": 20205, "serial_1": 1.156, "serial_4": 1.048, "serial_16": 1.009,
         "pipelined_1": 1.024, "pipelined_4": 1.004, "pipelined_16": 1.002,
