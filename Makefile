@@ -73,7 +73,7 @@ else
 # A .cu file becomes C++ (rewrite.py turns launches into calls). -fsanitize=thread makes the
 # compiler announce each load and store, which the engine watches; its library is not linked.
 sim     := common/sim
-command := $(CXX) -std=c++17 -O2 -g -fsanitize=thread -Wall -Wextra -I$(sim)/include \
+command := $(CXX) -std=c++17 -O2 -g -fsanitize=thread -Wall -I$(sim)/include \
            -iquote $(DIR)
 engine  := $(patsubst $(sim)/%.c,build/sim/engine/%.o,$(wildcard $(sim)/*.c))
 endif
