@@ -127,8 +127,7 @@ record:
 
 # The simulated device beside the recorded H200; writes the table of common/sim/README.md.
 fidelity:
-	@$(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= >/dev/null
-	@SIM_DEVICES=2 $(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB=12 \
+	@SIM_DEVICES=2 $(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= \
 	    >/dev/null
 	@$(PYTHON) common/sim/fidelity.py
 
