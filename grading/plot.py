@@ -19,7 +19,7 @@ import sys
 import compare
 import runner
 
-SVG = ("set terminal svg size 800,500 font 'sans-serif,14' background 'white' noenhanced "
+SVG = ("set terminal svg size 800,{} font 'sans-serif,14' background 'white' noenhanced "
        "dashlength 0.8")
 DUMB = "set terminal dumb 79 24 noenhanced"
 SHADES = ["#000000", "#606060", "#a0a0a0"]
@@ -51,7 +51,7 @@ class Picture:
     """The gnuplot script of one picture, for a terminal of letters (dumb) or for SVG."""
 
     def __init__(self, dumb, xlabel, ylabel):
-        self.dumb, self.data, self.settings, self.plots = dumb, [], [], []
+        self.dumb, self.data, self.settings, self.plots, self.height = dumb, [], [], [], 500
         self.set(f"xlabel {quote(xlabel)}", f"ylabel {quote(ylabel)}", "border 3",
                  "tics nomirror", "key above left Left reverse horizontal samplen 4")
         if not dumb:
@@ -82,7 +82,7 @@ class Picture:
         self.set(f"label {quote(text)} at {x:.9g},{y:.9g} {side} offset {offset} front")
 
     def script(self):
-        return "\n".join([DUMB if self.dumb else SVG, *self.data, *self.settings,
+        return "\n".join([DUMB if self.dumb else SVG.format(self.height), *self.data, *self.settings,
                           "plot " + ", \\\n     ".join(self.plots), ""])
 
 
@@ -136,6 +136,7 @@ def bars(sources, dumb, rows, level=None):
     picture = Picture(dumb, "microseconds", "")
     picture.set("key vertical maxcols 1")
     pitch = len(drawn) + 1
+    picture.height = max(500, 160 + 20 * pitch * len(rows))
     top = max(s.value(m) for s in drawn for m, _ in rows if s.value(m) is not None)
     for place, source in enumerate(drawn):
         boxes = []
