@@ -36,7 +36,8 @@ class Row:
         names = METRIC.findall(label)
         self.label, self.cells = label, cells
         self.metric = names[0] if names else None
-        self.relative = len(names) > 1  # "as a multiple of another": no figure of its own unit
+        # In units of another figure, not in its own.
+        self.relative = bool(re.search(r"(multiple|fraction|units) of", label))
 
 
 class Prediction:
@@ -138,6 +139,15 @@ def prediction(cell, unit=None):
     return Prediction(said, value)
 
 
+def meant(row, head, alone, units):
+    """The metric that a cell predicts, or None: the row's own where the column is the only one
+    or is headed by a unit; else the one named after it, as class_two_streams after two_streams."""
+    if not row.metric or alone or re.fullmatch(UNIT, head):
+        return row.metric
+    named = [name for name in units if name.endswith("_" + row.metric)]
+    return named[0] if len(named) == 1 else None
+
+
 def predictions(text, units):
     """({metric: Prediction}, [(label, text) of filled cells that name no metric]).
 
@@ -151,20 +161,21 @@ def predictions(text, units):
             if title == "Predict":
                 wanted = wanted or heads
             for row in rows:
-                unit = units.get(row.metric)
                 for head in wanted:
-                    meant = unit_in(row.label) or unit_in(head) or unit
-                    said = prediction(row.cells.get(head, ""), meant)
+                    metric = meant(row, head, len(wanted) == 1, units)
+                    unit = units.get(metric)
+                    given = unit_in(row.label) or unit_in(", " + head) or unit
+                    said = prediction(row.cells.get(head, ""), given)
                     if not said:
                         continue
-                    if not row.metric or len(wanted) > 1:
+                    if not metric:
                         others.append((f"{plain(row.label)} / {plain(head)}", said.text))
                         continue
                     if row.relative:
                         said.value = None
-                    elif said.value is not None and meant in SECONDS and unit in SECONDS:
-                        said.value *= SECONDS[meant] / SECONDS[unit]
-                    found[row.metric] = said
+                    elif said.value is not None and given in SECONDS and unit in SECONDS:
+                        said.value *= SECONDS[given] / SECONDS[unit]
+                    found[metric] = said
     return found, others
 
 
