@@ -119,10 +119,10 @@ def published(heads, rows):
         columns.append(column)
     try:
         with open(RECORDED / "published.csv", encoding="utf-8", newline="") as file:
-            facts = list(csv.DictReader(file))
-    except OSError:
-        facts = []
-    for fact in facts:
+            facts = [(f, float(f["value"])) for f in csv.DictReader(file)]
+    except (OSError, KeyError, TypeError, ValueError):
+        facts = []  # tests/ check that file: here it is one column less
+    for fact, value in facts:
         row = next((r for r in rows if point_name(r.metric) == point_name(fact["metric"])), None)
         if row is None:
             continue
@@ -131,7 +131,6 @@ def published(heads, rows):
         if column is None:
             column = Column("published", fact["machine"])
             columns.append(column)
-        value = float(fact["value"])
         column.cells.setdefault(row.metric, Cell(figure_text(value), value, fact["unit"]))
         if fact["source"] not in column.source:
             column.source += ("; " if column.source else "") + fact["source"]
@@ -165,8 +164,8 @@ class Comparison:
                     f"make record MACHINE={H200} LAB={number} on an H200")]
         sources += [("own", path.name, path, f"make record MACHINE={path.name} LAB={number} there")
                     for path in sorted(RECORDED.glob("*/")) if path.name not in (H200, SIMULATED)]
-        self.columns = [Column("prediction", "prediction", f"write it in worksheets/{stem}.md, "
-                               "under Predict, before you run")]
+        self.columns = [Column("prediction", "prediction", "write it, before you run, into "
+                               f"worksheets/{stem}.md: under Predict, or in this column there")]
         for kind, head, path, missing in sources:
             self._add(kind, head, path / f"{stem}.txt", metrics, missing)
         heads = list(dict.fromkeys(h for table, _ in found for h in table
@@ -302,40 +301,36 @@ def prediction_note(compared):
             "No points depend on it.")
 
 
-def blocks(columns, first, cells):
-    """Lay columns out in blocks that fit the width: each repeats the first, the labels."""
-    def stacked(head):
-        words = head.replace(",", "").replace(" / ", "/ ").split()
-        lines = []
-        for word in words:  # as few lines as no line is longer than the longest word
-            if lines and len(lines[-1]) + 1 + len(word) <= max(map(len, words)):
-                lines[-1] += " " + word
-            else:
-                lines.append(word)
-        return lines
-    left, taken, room = max(map(len, first)), [], 0
-    laid = []
-    for column in columns:
-        texts = [cells(column, i) for i in range(len(first))]
-        head = stacked(column.head.replace("prediction", "pred." if column.kind == "ratio" else
-                                           "predicted"))
-        wide = max(map(len, head + texts))
-        if taken and left + room + wide + 2 > WIDTH:
-            laid.append(taken)
-            taken, room = [], 0
-        taken.append((head, texts, wide))
-        room += wide + 2
-    laid.append(taken)
+def stacked(head):
+    """A column's head in lines, none longer than its longest word."""
+    words, lines = head.replace(",", "").replace(" / ", "/ ").split(), []
+    for word in words:
+        if lines and len(lines[-1]) + 1 + len(word) <= max(map(len, words)):
+            lines[-1] += " " + word
+        else:
+            lines.append(word)
+    return lines
+
+
+def blocks(columns, labels):
+    """Lay (head's lines, texts) out in blocks that fit the width; each repeats the labels."""
+    left = max(map(len, labels))
+    wide = [max(map(len, head + texts)) for head, texts in columns]
+    gap = 2 if left + sum(wide) + 2 * len(wide) <= WIDTH or left + sum(wide) + len(wide) > WIDTH else 1
+    laid, room = [[]], 0
+    for column, width in zip(columns, wide):
+        if laid[-1] and left + room + width + gap > WIDTH:
+            laid.append([])
+            room = 0
+        laid[-1].append((*column, width + gap))
+        room += width + gap
     for block in laid:
         height = max(len(head) for head, _, _ in block)
-        lines = []
-        for row in range(height):
-            lines.append(" " * left + "".join("  " + ([""] * (height - len(head)) + head)[row].rjust(
-                wide) for head, _, wide in block))
-        for i, label in enumerate(first):
-            lines.append(label.ljust(left) + "".join("  " + texts[i].rjust(wide)
-                                                     for _, texts, wide in block))
-        yield [line.rstrip() for line in lines]
+        rows = [("", [([""] * (height - len(head)) + head)[row] for head, _, _ in block])
+                for row in range(height)]
+        rows += [(label, [texts[i] for _, texts, _ in block]) for i, label in enumerate(labels)]
+        yield [(label.ljust(left) + "".join(text.rjust(width) for text, (_, _, width) in zip(
+            texts, block))).rstrip() for label, texts in rows]
 
 
 def label_of(compared, row):
@@ -370,8 +365,9 @@ def text_report(compared):
         columns = [c for kind in kinds for c in compared.columns if c.kind == kind and (
             kind not in ("own", "published", "ratio") or any(c.cell(r.metric).text for r in rows))]
         if rows and columns:
-            for block in blocks(columns, [label_of(compared, row) for row in rows],
-                                lambda column, i: terminal_text(column.cell(rows[i].metric).text)):
+            laid = [(stacked(terminal_head(column)), [terminal_text(column.cell(row.metric).text)
+                                                      for row in rows]) for column in columns]
+            for block in blocks(laid, [label_of(compared, row) for row in rows]):
                 lines += [""] + block
     words = [row for row in compared.rows if compared.is_word(row)]
     lines += [""] if words else []
@@ -381,6 +377,10 @@ def text_report(compared):
     for line in ([""] + notes if notes else []):
         lines += wrap.wrap(line) or [""]
     return "\n".join(lines)
+
+
+def terminal_head(column):
+    return column.head.replace("prediction", "pred." if column.kind == "ratio" else "predicted")
 
 
 def terminal_text(text):

@@ -115,8 +115,9 @@ def _number(match):
     return -value if match["sign"] else value
 
 
-def prediction(cell, unit=None):
-    """What a cell says, or None if it is empty. `unit` is what the metric is printed in.
+def prediction(cell, unit=None, bare=None):
+    """What a cell says, or None if it is empty. `unit` is what the metric is printed in, `bare`
+    what a number without a unit is in, if that is another.
 
     Understands 3.5, 3,5, ~3, "about 3 us", 12,000, 12k, 1e4, "2 .. 4" and "2-4" (the middle),
     and another unit of time; anything else is kept as a word.
@@ -129,14 +130,14 @@ def prediction(cell, unit=None):
     figures = list(FIGURE.finditer(text))
     if not figures:
         return Prediction(said)
-    values, given = [_number(figures[0])], figures[0]["unit"]
+    values, given = [_number(figures[0])], figures[0]["unit"] or bare
     if len(figures) > 1 and RANGE.fullmatch(text[figures[0].end():figures[1].start()]):
         values.append(_number(figures[1]))
         given = figures[1]["unit"] or given
     value = sum(values) / len(values)
     if given in SECONDS and unit in SECONDS:
         value *= SECONDS[given] / SECONDS[unit]
-    return Prediction(said, value)
+    return Prediction(said, float(f"{value:.12g}"))
 
 
 def meant(row, head, alone, units):
@@ -163,9 +164,8 @@ def predictions(text, units):
             for row in rows:
                 for head in wanted:
                     metric = meant(row, head, len(wanted) == 1, units)
-                    unit = units.get(metric)
-                    given = unit_in(row.label) or unit_in(", " + head) or unit
-                    said = prediction(row.cells.get(head, ""), given)
+                    said = prediction(row.cells.get(head, ""), units.get(metric),
+                                      unit_in(row.label) or unit_in(", " + head))
                     if not said:
                         continue
                     if not metric:
@@ -173,8 +173,6 @@ def predictions(text, units):
                         continue
                     if row.relative:
                         said.value = None
-                    elif said.value is not None and given in SECONDS and unit in SECONDS:
-                        said.value *= SECONDS[given] / SECONDS[unit]
                     found[metric] = said
     return found, others
 
