@@ -391,7 +391,7 @@ def notes_of(compared):
     notes = compared.missing() + compared.notes
     notes += [f"published: {c.head}: {c.source}" for c in compared.columns
               if c.kind == "published" and c.source]
-    notes += [f"recorded by you: {c.head}: {c.source}" for c in compared.columns if c.kind == "own"]
+    notes += [f"recorded: {c.head}: {c.source}" for c in compared.columns if c.kind == "own"]
     notes += [f"predicted, in words: {label}: {text}" for label, text in compared.other_predictions]
     said = prediction_note(compared)
     return notes + ([said] if said else [])

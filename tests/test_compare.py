@@ -144,7 +144,7 @@ class Compare(unittest.TestCase):
         for machine in ("my-laptop", "the-cluster"):
             self.result(folder=f"worksheets/recorded/{machine}")
         out = self.compare("--lab", "01")
-        self.assertIn("recorded by you: my-laptop: Test device", out)
+        self.assertIn("recorded: my-laptop: Test device", out)
         row = next(line for line in self.kept.read_text().splitlines() if "`launch_async`" in line)
         self.assertEqual(row.count("7.106"), 2)
 

@@ -375,7 +375,7 @@ class Progress(FakeGpu):
         self.assertTrue(text.endswith("\r\x1b[Kdone\r\n"), repr(text))
 
     def test_a_silent_lab_says_its_time_and_the_expected_one(self):
-        self.lab.write_text(self.good + "//! sleep 2.5\n")
+        self.lab.write_text(self.good + "//! sleep 2.8\n")
         code, text = self.in_terminal("make", "run", "DIR=mine", "BACKEND=cuda", "LAB=1")
         self.assertEqual(code, 0)
         self.assertIn("[1/1] 01_nullKernelAsync  (0 s of about 2 s)", text)  # as recorded
