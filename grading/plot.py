@@ -12,6 +12,7 @@ differ by shade, line and point: what is yours is black and solid.
 """
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,9 @@ class Picture:
         self.dumb, self.data, self.settings, self.plots, self.height = dumb, [], [], [], 500
         self.set(f"xlabel {quote(xlabel)}", f"ylabel {quote(ylabel)}", "border 3",
                  "tics nomirror", "key above left Left reverse horizontal samplen 4")
-        if not dumb:
+        if dumb:
+            self.set("key vertical maxcols 2")  # two entries in a row of 79 letters, not more
+        else:
             self.set("grid back lc rgb '#dddddd' lw 1 dt solid", "key spacing 1.25")
 
     def set(self, *commands):
@@ -273,7 +276,8 @@ def graph(sources, dumb):
     low, high, top = extent(drawn, *names)
     ticks = sorted({at for s in drawn for name in names for at, _ in s.series(name)})
     picture.set("logscale x", f"xrange [{low / 1.3:g}:{high * 1.3:g}]", f"yrange [0:{1.1 * top:g}]",
-                f"xtics ({', '.join(f'{at:g}' for at in ticks)})")
+                f"xtics ({', '.join(f'{at:g}' for at in ticks)})",
+                f"key maxcols {1 if dumb else 2}")
     for source in reversed(drawn):
         for name, how in names.items():
             rows = source.series(name)
@@ -311,7 +315,8 @@ def sources_of(stem, folder):
         if out:
             simulated = out.backend == "simulated"
             if label == "yours":
-                label = "yours, SIMULATED" if simulated else f"yours: {out.device}"
+                device = re.sub(r"\b(NVIDIA|GeForce|Tesla|GPU)\b ?", "", out.device).strip()
+                label = "yours, SIMULATED" if simulated else f"yours: {device[:24].strip()}"
             elif simulated and any("SIMULATED" in s.label for s in found):
                 continue  # the same figures once more
             found.append(Source(label, out))
