@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import output
+import ranges
 import runner
 import verdict
 import worksheet
@@ -43,7 +44,7 @@ class Column:
 
     def __init__(self, kind, head, missing="", source=""):
         self.kind, self.head, self.missing, self.source = kind, head, missing, source
-        self.cells, self.path = {}, None
+        self.cells, self.path, self.simulated = {}, None, kind == "simulated"
 
     def cell(self, metric):
         return self.cells.get(metric, Cell())
@@ -146,6 +147,17 @@ def result_of(stem, folder):
     return None
 
 
+def only_hardware(stem):
+    """The metrics that the range file says a simulated device cannot have."""
+    try:
+        checks = ranges.load(stem)
+    except ranges.RangeError:
+        return set()
+    names = [(bool(check.only), check.names()) for check in checks]
+    return set().union(*(n for only, n in names if only)) - set().union(
+        *(n for only, n in names if not only))
+
+
 class Comparison:
     """All that one lab's table holds: rows, columns, and notes."""
 
@@ -156,6 +168,7 @@ class Comparison:
         found = worksheet.tables(worksheet.section(text, "Compare"))
         self.rows = [row for _, rows in found for row in rows if row.metric]
         metrics = [row.metric for row in self.rows]
+        self.hardware_only = only_hardware(stem) & set(metrics)
         number, lab = stem[:2], ("" if runner.short_name(folder) == "labs" else f" DIR={folder}")
         make = f"make grade LAB={number}{lab}"
         sources = [("simulated", "simulated", RECORDED / SIMULATED,
@@ -174,7 +187,8 @@ class Comparison:
         self._add("yours", "yours", result_of(stem, folder) or Path(), metrics, make)
         yours = self.columns[-1]
         if yours.path and yours.path.parts[-3] == "sim":
-            yours.head = "yours, SIMULATED"
+            yours.head = "yours (SIMULATED)"
+            yours.simulated = True
         self._predict(text)
         self.columns = [c for c in self.columns if c.cells or c.kind not in ("own", "published")]
         self._ratios(yours)
@@ -231,15 +245,20 @@ class Comparison:
         """What to do about each column that lacks a figure, a line each."""
         lines = []
         for column in self.columns:
-            lacks = [r for r in self.rows if not column.cell(r.metric).text]
-            undone = [r.metric for r in self.rows if column.cell(r.metric).text == UNMEASURED]
+            rows = [r.metric for r in self.rows if not (column.simulated and column.path and
+                                                       r.metric in self.hardware_only)]
+            lacks = [name for name in rows if not column.cell(name).text]
+            undone = [name for name in rows if column.cell(name).text == UNMEASURED]
             if column.missing and lacks:
                 which = "" if len(lacks) == len(self.rows) else (
-                    ": " + ", ".join(r.metric for r in lacks[:3]) + (", ..." if lacks[3:] else ""))
+                    ": " + ", ".join(lacks[:3]) + (", ..." if lacks[3:] else ""))
                 lines.append(f"{column.head} (missing{which}): {column.missing}")
             if undone and column.kind == "yours":
-                lines.append("yours (unmeasured): fill in the next TODO, and "
+                lines.append(f"yours (unmeasured: {', '.join(undone[:3])}"
+                             f"{', ...' if undone[3:] else ''}): fill in the next TODO, and "
                              f"{column.missing}; make hint LAB={self.stem[:2]} helps")
+        if self.hardware_only and any(c.simulated and c.path for c in self.columns):
+            lines.append(f"{', '.join(sorted(self.hardware_only))}: a simulated device has none")
         return lines
 
 
@@ -303,7 +322,7 @@ def prediction_note(compared):
 
 def stacked(head):
     """A column's head in lines, none longer than its longest word."""
-    words, lines = head.replace(",", "").replace(" / ", "/ ").split(), []
+    words, lines = re.sub("[,()]", "", head).replace(" / ", "/ ").split(), []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= max(map(len, words)):
             lines[-1] += " " + word
@@ -316,7 +335,8 @@ def blocks(columns, labels):
     """Lay (head's lines, texts) out in blocks that fit the width; each repeats the labels."""
     left = max(map(len, labels))
     wide = [max(map(len, head + texts)) for head, texts in columns]
-    gap = 2 if left + sum(wide) + 2 * len(wide) <= WIDTH or left + sum(wide) + len(wide) > WIDTH else 1
+    tight = left + sum(wide) + len(wide) <= WIDTH < left + sum(wide) + 2 * len(wide)
+    gap = 1 if tight else 2  # closer together where that makes it one block
     laid, room = [[]], 0
     for column, width in zip(columns, wide):
         if laid[-1] and left + room + width + gap > WIDTH:
@@ -345,11 +365,10 @@ def words_of(compared, row):
         text = column.cell(row.metric).text
         if text and column.kind != "ratio":
             known = next((a for a in answers if same_word(a, text)), text)
-            answers.setdefault(known, []).append(column.head.split(",")[0] if column.kind == "h200"
-                                                 else column.head)
-    return [row.metric] + textwrap.wrap(
-        "; ".join(f"{answer}: {', '.join(who)}" for answer, who in answers.items()),
-        WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False) if answers else [row.metric, "    -"]
+            answers.setdefault(known, []).append(column.head.split(",")[0])
+    text = "; ".join(f"{answer}: {', '.join(who)}" for answer, who in answers.items()) or "-"
+    return [row.metric] + textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ",
+                                        break_on_hyphens=False)
 
 
 def text_report(compared):

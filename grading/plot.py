@@ -316,7 +316,7 @@ def sources_of(stem, folder):
             simulated = out.backend == "simulated"
             if label == "yours":
                 device = re.sub(r"\b(NVIDIA|GeForce|Tesla|GPU)\b ?", "", out.device).strip()
-                label = "yours, SIMULATED" if simulated else f"yours: {device[:24].strip()}"
+                label = "yours (SIMULATED)" if simulated else f"yours: {device[:24].strip()}"
             elif simulated and any("SIMULATED" in s.label for s in found):
                 continue  # the same figures once more
             found.append(Source(label, out))

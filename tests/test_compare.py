@@ -4,6 +4,7 @@
 Figures and devices in here are made up.
 """
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -64,7 +65,7 @@ class Predictions(unittest.TestCase):
                 predicted = [r.metric for _, rows in worksheet.tables(worksheet.section(
                     text, "Predict")) for r in rows]
                 self.assertTrue(set(predicted) & {row.metric for row in rows})
-                self.assertTrue(worksheet.question(text).endswith("?"))
+                self.assertTrue(worksheet.question(text))
                 for hint in worksheet.hints(text):
                     self.assertTrue(hint.todo and hint.body)
 
@@ -103,6 +104,10 @@ class Compare(unittest.TestCase):
                        stdout=subprocess.DEVNULL, env={**os.environ, "GIT_COMMITTER_DATE":
                                                        f"@{at} +0000" if at else ""} if at else None)
 
+    def recorded(self, machine, metric):
+        text = (kit.KIT / f"worksheets/recorded/{machine}/01_nullKernelAsync.txt").read_text()
+        return re.search(rf"^\w+ {metric} = (\S+)", text, re.MULTILINE)[1]
+
     def row(self, out, name):
         return next(line.split() for line in out.splitlines() if line.startswith(name))
 
@@ -111,7 +116,9 @@ class Compare(unittest.TestCase):
         self.assertIn("yours (missing): make grade LAB=01", out)
         self.assertIn("write it, before you run, into\n", out)
         self.assertIn("worksheets/01_nullKernelAsync.md", out)
-        self.assertEqual(self.row(out, "launch_async, us")[2:], ["-", "3.351", "3.553", "-"])
+        self.assertEqual(self.row(out, "launch_async, us")[2:],
+                         ["-", self.recorded("simulated-h200", "launch_async"),
+                          self.recorded("nvidia-h200", "launch_async"), "-"])
         self.assertIn("published: RTX 3060: CUDA Handbook 6.1.1", out)
 
     def test_prediction_and_figures_side_by_side_with_their_ratios(self):
@@ -119,24 +126,26 @@ class Compare(unittest.TestCase):
         before = self.sheet.read_bytes()
         self.result()
         out = self.compare("--lab", "01")
+        simulated, h200 = (self.recorded(m, "launch_async") for m in ("simulated-h200", "nvidia-h200"))
+        ratio = f"{7.106 / float(h200):.2f}"
         self.assertEqual(self.row(out, "launch_async, us")[2:],
-                         ["14", "3.351", "3.553", "7.106", "2.00", "x", "0.51", "x"])
-        self.assertEqual(self.row(out, "launch_sync, us")[2:], ["-", "8.411", "8.364", "-", "-", "-"])
-        self.assertIn("yours (unmeasured): fill in the next TODO", out)
+                         ["14", simulated, h200, "7.106", ratio, "x", "0.51", "x"])
+        self.assertEqual(self.row(out, "launch_sync, us")[-3:], ["-", "-", "-"])
+        self.assertIn("yours (unmeasured: launch_sync, sync_over_async): fill in the next", out)
         self.assertIn("prediction (missing: launch_sync, sync_over_async, first_launch)", out)
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
         self.assertEqual(self.sheet.read_bytes(), before)
         text = self.kept.read_text()
-        self.assertIn("| `launch_async`, us | 14 | 3.351 | 3.553 | 1.2 | 3.4 | 2.2 | 1.83 | 7.106 | "
-                      "2.00 x | 0.51 x |", text)
-        self.assertIn("| `launch_sync`, us |  | 8.411 |", text)
+        self.assertIn(f"| `launch_async`, us | 14 | {simulated} | {h200} | 1.2 | 3.4 | 2.2 | 1.83 | "
+                      f"7.106 | {ratio} x | 0.51 x |", text)
+        self.assertIn("| unmeasured |  |  |", text)
         self.assertIn("](cuda/labs/01_nullKernelAsync.txt), Test device", text)
 
     def test_hardware_goes_before_simulated_and_simulated_is_labelled(self):
         self.result(backend="sim")
         out = self.compare("--lab", "01")
         self.assertRegex(out, r"recorded +SIMULATED")
-        self.assertIn("| yours, SIMULATED |", self.kept.read_text())
+        self.assertIn("| yours (SIMULATED) |", self.kept.read_text())
         self.result()
         self.assertNotIn("SIMULATED", self.compare("--lab", "01"))
 
@@ -162,6 +171,21 @@ class Compare(unittest.TestCase):
         self.assertIn("not ready: prediction; cudaErrorInvalidResourceHandle: H200, yours", out)
         self.assertIn("| `answer` | not ready |  | cudaErrorInvalidResourceHandle | "
                       "cudaErrorInvalidResourceHandle | same | differs |", self.kept.read_text())
+
+    def test_what_only_hardware_has_is_not_missing_on_the_simulated_device(self):
+        ini = self.copy / "grading/ranges/01_nullKernelAsync.ini"
+        ini.write_text(ini.read_text() + "\n[extra]\nunit = us\nmin = 0\nif_low = x\npoints = 1\n"
+                       "why = made up\nonly = hardware\n")
+        self.predict("| `first_launch`, us | | | 136 ", "| `extra`, us | | | | | | | | |\n"
+                     "| `first_launch`, us | | | 136 ")
+        self.result(MINE.replace("unmeasured launch_sync us\nunmeasured sync_over_async x",
+                                 "unmeasured extra us"), backend="sim")
+        out = self.compare("--lab", "01")
+        self.assertIn("extra: a simulated device has none", out)
+        self.assertNotIn("yours (unmeasured", out)
+        self.result(MINE.replace("unmeasured launch_sync us\nunmeasured sync_over_async x",
+                                 "unmeasured extra us"))
+        self.assertIn("yours (unmeasured: extra)", self.compare("--lab", "01"))
 
     def test_output_that_is_no_good_gets_one_line(self):
         self.result("lab 01 nullKernelAsync\nbackend hardware\n")
