@@ -5,6 +5,7 @@ DIR     ?= labs
 LAB     ?=
 ARCH    ?= native
 MACHINE ?=
+AGAIN   ?=
 V       ?= 0
 
 PYTHON  ?= python3
@@ -13,7 +14,7 @@ Q       := $(if $(filter 1,$(V)),,@)
 # What runs the labs: cuda where a GPU is visible, else the simulated device; gpu.py says which
 # and why. BACKEND=cuda insists on hardware.
 ifndef BACKEND
-ifneq ($(filter build run grade record,$(MAKECMDGOALS)),)
+ifneq ($(filter build run grade record watch,$(MAKECMDGOALS)),)
 BACKEND := $(shell $(PYTHON) grading/gpu.py)
 else
 BACKEND := cuda
@@ -37,13 +38,21 @@ out    := build/$(BACKEND)/$(name)
 number := $(if $(filter 1 2 3 4 5 6 7 8 9,$(LAB)),0$(LAB),$(LAB))
 labs   := $(sort $(wildcard $(DIR)/$(or $(number),[0-9][0-9])_*.cu))
 programs := $(patsubst $(DIR)/%.cu,$(out)/%,$(labs))
+# Lab 04 starts a second program, itself with -G, to see what that does to a kernel.
+debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.cu,$(labs)))
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help build run grade record starters starters-check test bench bench-class fidelity clean check-nvcc FORCE
+.PHONY: help build run grade record compare plot watch hint doctor starters starters-check test \
+        bench bench-class fidelity clean check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
+	@echo 'make watch LAB=01   the same at each save of the lab, verdict first'
+	@echo 'make hint LAB=01    the next hint, one at a time; AGAIN=1 starts over'
+	@echo 'make compare        prediction, other machines and yours, side by side'
+	@echo 'make plot LAB=02    a picture, here and in results/ (needs gnuplot)'
+	@echo 'make doctor         what this machine lacks, and what to do about it'
 	@echo 'make run            build and run; outputs go to results/ too'
 	@echo 'make build          only compile'
 	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
@@ -59,7 +68,7 @@ help:
 	@echo 'BACKEND=sim   the simulated device; cuda insists on a GPU. Without it: the'
 	@echo '              GPU if there is one         V=1           show commands'
 
-build: $(if $(filter cuda,$(BACKEND)),check-nvcc) $(programs)
+build: $(if $(filter cuda,$(BACKEND)),check-nvcc $(debugged)) $(programs)
 	$(if $(labs),,$(error no lab $(LAB) in DIR=$(DIR): a lab is a file NN_name.cu))
 
 check-nvcc:
@@ -72,7 +81,7 @@ else
 # A .cu file becomes C++ (rewrite.py turns launches into calls). -fsanitize=thread makes the
 # compiler announce each load and store, which the engine watches; its library is not linked.
 sim     := common/sim
-command := $(CXX) -std=c++17 -O2 -g -fsanitize=thread -Wall -Wextra -I$(sim)/include \
+command := $(CXX) -std=c++17 -O2 -g -fsanitize=thread -Wall -I$(sim)/include \
            -iquote $(DIR)
 engine  := $(patsubst $(sim)/%.c,build/sim/engine/%.o,$(wildcard $(sim)/*.c))
 endif
@@ -104,10 +113,14 @@ build/sim/engine/params.o: $(sim)/h200.ini
 -include $(wildcard build/sim/engine/*.d)
 endif
 
+$(out)/%.debug: $(DIR)/%.cu $(out)/command
+	@echo 'nvcc -G $(DIR)/$*.cu'
+	$(Q)rm -f $@; $(command) -G -MD -MF $@.d -o $@ $< > $@.log 2>&1 || { cat $@.log >&2; exit 1; }
+
 -include $(wildcard $(out)/*.d)
 
 run:
-	-@$(MAKE) -s -k build
+	-@$(PYTHON) grading/progress.py building $(MAKE) -s -k build
 	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
 
 grade:
@@ -120,9 +133,21 @@ record:
 	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
 	    --out 'worksheets/recorded/$(MACHINE)'
 
+compare plot:
+	@$(PYTHON) grading/$@.py --dir '$(DIR)' $(if $(LAB),--lab $(LAB))
+
+watch hint:
+	$(if $(LAB),,$(error which lab? make $@ LAB=01))
+	@$(PYTHON) grading/$@.py --dir '$(DIR)' --lab $(LAB) $(if $(filter watch,$@),--backend \
+	    $(BACKEND)) $(if $(filter-out 0,$(AGAIN)),--again)
+
+doctor:
+	@$(PYTHON) grading/doctor.py
+
 # The simulated device beside the recorded H200; writes the table of common/sim/README.md.
 fidelity:
-	@$(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= >/dev/null
+	@SIM_DEVICES=2 $(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= \
+	    >/dev/null
 	@$(PYTHON) common/sim/fidelity.py
 
 starters:

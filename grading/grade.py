@@ -7,6 +7,7 @@
     grade.py class SUBMISSIONS --out OUT    a class: a folder or a zip a student
     grade.py export OUT --to SYSTEM         its grades, as a course system reads them
     grade.py report OUT                     its grades, as one web page
+    grade.py doctor                         what this machine lacks (exit 0 or 1)
 
 Exit code: 0 full marks (class, export, report: done), 1 below, 2 a mistake in the call,
 3 something could not be graded.
@@ -67,8 +68,11 @@ def text_report(grades, verbose):
             lines.append(wrap(graded.skipped, "  "))
         lines += [wrap(note, "  ") for note in graded.notes]
         for v in graded.verdicts:
-            lines.append(f"  {v.state:<12} {v.check.name:<26} {v.shown or '-':>13}  "
-                         f"{verdict.range_text(v.check):<15} {f'{v.earned}/{v.check.points}':>5}")
+            found = f"{v.shown or '-':>13}  {verdict.range_text(v.check):<15}"
+            if v.check.equals:  # a word, as long as CUDA's names are
+                found = f"{v.shown or '-':<30}"
+            lines.append(f"  {v.state:<12} {v.check.name:<26} {found} "
+                         f"{f'{v.earned}/{v.check.points}':>5}")
             if v.message:
                 lines.append(wrap(v.message, "      "))
             if verbose:
@@ -159,7 +163,11 @@ def main():
     two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
     add_class_commands(commands)
+    commands.add_parser("doctor", help="what this machine lacks, and what to do about it")
     options = parser.parse_args()
+    if options.command == "doctor":
+        import doctor
+        return doctor.main()
     if options.command == "check":
         grades = check(options)
     elif options.command == "run":

@@ -42,7 +42,8 @@ def grade_data(data, source, ranges_folder, stem=None, reference=None, process_w
                                      f"{stem}")
         graded.stem = out.stem
         if out.skipped is None:
-            checks = ranges.load(out.stem, ranges_folder)
+            checks = [c for c in ranges.load(out.stem, ranges_folder)
+                      if not c.only or c.only == out.backend]
             graded.points_of = sum(c.points for c in checks)
             graded.verdicts = verdict.judge(out, checks, reference, process_wall)
         else:

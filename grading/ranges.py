@@ -12,6 +12,7 @@ One section a check; its name is the metric checked, unless it has a formula:
     equals = yes          for an observed word, instead of min and max; several: yes | no
     tolerance = 0.02      of recompute, relative; this is the default
     reference_factor = 2  also within this factor of the solution's figure on the same machine
+    only = hardware       left out, with its points, on the simulated device, which has no such thing
     points = 3
     todo = 3              the TODO of the lab that this check is about
     why = ...             why the bounds are what they are: required, with numbers of machines
@@ -29,7 +30,7 @@ from formula import Formula, FormulaError
 
 HERE = Path(__file__).resolve().parent / "ranges"
 KEYS = {"formula", "recompute", "unit", "min", "max", "equals", "tolerance", "reference_factor",
-        "points", "todo", "why", "if_low", "if_high", "if_wrong"}
+        "points", "todo", "only", "why", "if_low", "if_high", "if_wrong"}
 GIVEN = {"device_mhz", "device_sms", "process_wall"}
 
 
@@ -49,7 +50,7 @@ class Check:
         self.formula = self.recompute = self.min = self.max = self.reference_factor = None
         self.todo = self.unit = None
         self.equals, self.tolerance, self.points = [], 0.02, 0
-        self.why = self.if_low = self.if_high = self.if_wrong = ""
+        self.only = self.why = self.if_low = self.if_high = self.if_wrong = ""
 
     def names(self):
         """The metrics that this check needs."""
@@ -145,6 +146,8 @@ def _check(section, path, lines):
         fail(None, "has a max but no if_high: say what mistake makes it too high")
     if check.equals and not check.if_wrong:
         fail(None, "has equals but no if_wrong: say what mistake gives another word")
+    if check.only not in ("", "hardware"):
+        fail("only", f"only = {check.only}: can be hardware and nothing else")
     if check.reference_factor is not None and check.reference_factor <= 1:
         fail("reference_factor", "reference_factor must be above 1")
     return check

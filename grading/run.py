@@ -1,39 +1,64 @@
 # SPDX-License-Identifier: MIT
 """grade.py run: build, run on this machine beside the solution, and grade."""
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import output
+import progress
 import runner
 import verdict
 from graded import grade_data
 
+SOLUTIONS = runner.KIT / "solutions"
 REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
 
 
 def build(folder, labs, backend):
     """Build what is out of date; what fails keeps no program, only its log."""
     jobs = str(os.cpu_count() or 1)
-    subprocess.run(["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
-                   + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), cwd=runner.KIT,
-                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    progress.run(f"building {runner.short_name(folder)}",
+                 ["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
+                 + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), quiet=True, cwd=runner.KIT)
+
+
+def run_once(stem, folder, backend, bus_id):
+    """Run one lab of a folder, alone on its GPU; a runner.Run."""
+    kept = runner.results_of(folder, backend)
+    with runner.alone(bus_id), progress.Ticker(stem, progress.expected(stem, backend, kept)):
+        run = runner.run_lab(runner.program_of(stem, folder, backend))
+    if not run.problem:
+        progress.keep(kept, stem, run.wall)
+    return run
+
+
+def wants_reference(stem, options):
+    """Whether the solution has to be run: not if it was minutes ago, or is not asked for."""
+    if runner.short_name(options.dir) == "solutions" or options.no_reference:
+        return False
+    kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
+    program = runner.program_of(stem, SOLUTIONS, options.backend)
+    return not (kept.exists() and program.exists() and max(
+        time.time() - REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime)
+
+
+def expected(stems, options):
+    """Seconds that these labs will take, with the solutions beside them."""
+    pairs = [(stem, options.dir) for stem in stems]
+    pairs += [(stem, SOLUTIONS) for stem in stems if wants_reference(stem, options)]
+    return sum(progress.expected(stem, options.backend, runner.results_of(
+        folder, options.backend)) for stem, folder in pairs)
 
 
 def reference_for(stem, options, bus_id):
     """The solution's Output on this machine, run now unless it was minutes ago; None if it fails."""
     if runner.short_name(options.dir) == "solutions" or options.no_reference:
         return None
-    kept = runner.results_of(runner.KIT / "solutions", options.backend) / f"{stem}.txt"
-    program = runner.program_of(stem, runner.KIT / "solutions", options.backend)
-    fresh = kept.exists() and program.exists() and max(
-        time.time() - REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime
-    if not fresh:
+    kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
+    if wants_reference(stem, options):
         print(f"  the solution first, to compare with on this machine: {stem}", file=sys.stderr)
-        with runner.alone(bus_id):
-            run = runner.run_lab(program)
+        run = run_once(stem, SOLUTIONS, options.backend, bus_id)
         if run.problem or run.code != 0:
             print(f"  no comparison: the solution {run.problem or 'was skipped'}", file=sys.stderr)
             return None
@@ -52,14 +77,13 @@ def run(options):
     build(folder.resolve(), stems, options.backend)
     if not options.no_reference and runner.short_name(folder) != "solutions":
         build(runner.KIT / "solutions", stems, options.backend)
-    grades, begun = [], time.monotonic()
+    grades, begun, wanted = [], time.monotonic(), expected(stems, options)
     for place, stem in enumerate(stems, 1):
-        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
-              file=sys.stderr, flush=True)
+        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
+              f"{max(wanted, 1):.0f} s)", file=sys.stderr, flush=True)
         reference = reference_for(stem, options, bus_id)
         for attempt in range(1, options.attempts + 1):
-            with runner.alone(bus_id):
-                result = runner.run_lab(runner.program_of(stem, folder, options.backend))
+            result = run_once(stem, folder, options.backend, bus_id)
             kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
             if result.out:
                 runner.save(kept, result.out)

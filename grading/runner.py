@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import gpu
+import progress
 
 KIT = Path(__file__).resolve().parent.parent
 TIME_LIMIT = 120.0      # seconds; the slowest lab takes about five on an H200
@@ -105,7 +106,7 @@ def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):
     """
     run, box, begun = Run(), box or Plain(), time.monotonic()
     child = box.start(command)
-    with selectors.DefaultSelector() as select:
+    with ended_if_interrupted(child), selectors.DefaultSelector() as select:
         for file, name in ((child.stdout, "out"), (child.stderr, "err")):
             os.set_blocking(file.fileno(), False)
             select.register(file, selectors.EVENT_READ, name)
@@ -169,6 +170,17 @@ def signal_name(number):
         return signal.Signals(number).name
     except ValueError:
         return str(number)
+
+
+@contextlib.contextmanager
+def ended_if_interrupted(child):
+    """Ctrl-C does not reach a program in a session of its own: end it before going on."""
+    try:
+        yield
+    except BaseException:
+        end_group(child.pid)
+        child.wait()
+        raise
 
 
 def end_group(pid):
@@ -236,11 +248,15 @@ def main():
         return 2
     folder = Path(options.out) if options.out else results_of(options.dir, backend)
     failed, skipped, begun = [], 0, time.monotonic()
+    kept = results_of(options.dir, backend)
+    wanted = {stem: progress.expected(stem, backend, kept) for stem in stems}
     for place, stem in enumerate(stems, 1):
-        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
-              file=sys.stderr, flush=True)
-        with alone(bus_id):
-            run = run_lab(program_of(stem, options.dir, backend), echo=show)
+        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
+              f"{max(sum(wanted.values()), 1):.0f} s)", file=sys.stderr, flush=True)
+        with alone(bus_id), progress.Ticker(stem, wanted[stem]) as ticker:
+            run = run_lab(program_of(stem, options.dir, backend), echo=ticker.around(show))
+        if not run.problem:
+            progress.keep(kept, stem, run.wall)
         said = stderr_beyond_warnings(run)
         if said:
             print(said, file=sys.stderr)

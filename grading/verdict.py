@@ -129,7 +129,8 @@ def _judge_word(check, output, todos):
         return not_measured(check, NoValue(check.name), output, todos)
     if word in check.equals:
         return Verdict(check, PASS, word)
-    return Verdict(check, FAIL, word, with_todo(check, check.if_wrong))
+    wanted = " or ".join(check.equals)
+    return Verdict(check, FAIL, word, with_todo(check, f"{check.if_wrong}; expected {wanted}"))
 
 
 def _figures(check, values, series):

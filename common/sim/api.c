@@ -19,7 +19,8 @@ _Noreturn void die(const char *format, ...) {
     exit(2);
 }
 
-// ---- What every call does first ------------------------------------------------------------
+// ---- What every call does first
+// ------------------------------------------------------------
 static struct {  // of SIM_FAIL=<api>:<n>[:<error>],...
     char call[48];
     int countdown;
@@ -43,7 +44,8 @@ enum { ERRORS = sizeof errors / sizeof errors[0] };
 static cudaError_t usual_error(const char *call) {
     if (strstr(call, "alloc") || strstr(call, "Alloc") || strstr(call, "Create"))
         return cudaErrorMemoryAllocation;
-    if (strstr(call, "Synchronize") || strstr(call, "Query") || strcmp(call, "cudaMemcpy") == 0)
+    if (strstr(call, "Synchronize") || strstr(call, "Query") ||
+        strcmp(call, "cudaMemcpy") == 0)
         return cudaErrorLaunchFailure;
     if (strcmp(call, "cudaGetDeviceCount") == 0)
         return cudaErrorNoDevice;
@@ -56,14 +58,16 @@ static void read_failures(const char *text) {
     while (text != NULL && *text != '\0') {
         char call[48] = "", name[64] = "";
         int n = 0, length = 0;
-        int fields = sscanf(text, "%47[^:,]:%d%n:%63[^,]%n", call, &n, &length, name, &length);
+        int fields =
+            sscanf(text, "%47[^:,]:%d%n:%63[^,]%n", call, &n, &length, name, &length);
         if (fields < 2 || n < 1 || failure_count == 16)
             die("SIM_FAIL=%s: expected <api>:<n>[:<error>], as in cudaMalloc:2", text);
         cudaError_t error = usual_error(call);
         for (int i = 0; fields == 3 && i <= ERRORS; i++) {
             if (i == ERRORS)
                 die("SIM_FAIL: no error is called %s", name);
-            if (strcmp(errors[i].name, name) == 0 || errors[i].code == (cudaError_t)atoi(name)) {
+            if (strcmp(errors[i].name, name) == 0 ||
+                errors[i].code == (cudaError_t)atoi(name)) {
                 error = errors[i].code;
                 if (error != cudaSuccess)
                     break;
@@ -102,7 +106,9 @@ __attribute__((constructor)) static void start(void) {
     install_signal_handlers();
 }
 
-struct device *current_device(void) { return &sim.device[sim.current]; }
+struct device *current_device(void) {
+    return &sim.device[sim.current];
+}
 
 static void create_context(struct device *device) {
     if (device->has_context)
@@ -114,7 +120,9 @@ static void create_context(struct device *device) {
     device->per_thread->blocking = true;
 }
 
-cudaError_t fail(cudaError_t error) { return sim.last_error = error; }
+cudaError_t fail(cudaError_t error) {
+    return sim.last_error = error;
+}
 
 void sticky_error(cudaError_t error) {
     sim.sticky = error;
@@ -123,14 +131,18 @@ void sticky_error(cudaError_t error) {
 
 cudaError_t enter(const char *call, double cost_us, int needs) {
     if (&this_thread != first_thread)
-        die("%s was called by a second thread: the simulated device has one host thread", call);
+        die("%s was called by a second thread: the simulated device has one host thread",
+            call);
     if (sim.in_kernel)
         die("%s was called inside a kernel", call);
     if (sim.in_host_function)
         return fail(cudaErrorNotPermitted);
     if (needs & NEEDS_CONTEXT && sim.devices > 0 && sim.sticky == cudaSuccess)
         create_context(current_device());
-    host_busy(cost_us);
+    // After a long wait the caches have forgotten how to submit: the next calls cost more.
+    bool cold = needs & SUBMITS && sim.warm_calls < param.cold_calls;
+    sim.warm_calls += cold;
+    host_busy(cold ? param.cold_factor * cost_us : cost_us);
     gpu_advance(sim.now);
     for (int i = 0; i < failure_count; i++)
         if (strcmp(failures[i].call, call) == 0 && --failures[i].countdown == 0)
@@ -144,7 +156,8 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
     return cudaSuccess;
 }
 
-// ---- Errors --------------------------------------------------------------------------------
+// ---- Errors
+// --------------------------------------------------------------------------------
 cudaError_t cudaPeekAtLastError(void) {
     cudaError_t error = enter(__func__, param.last_error_us, IGNORES_STICKY);
     return error != cudaSuccess ? error : sim.last_error;
@@ -172,8 +185,11 @@ const char *cudaGetErrorString(cudaError_t error) {
     return "unrecognized error code";
 }
 
-// ---- Devices -------------------------------------------------------------------------------
-static bool no_device(int device) { return device < 0 || device >= sim.devices; }
+// ---- Devices
+// -------------------------------------------------------------------------------
+static bool no_device(int device) {
+    return device < 0 || device >= sim.devices;
+}
 
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = 0;
@@ -226,43 +242,89 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     if (no_device(device))
         return fail(cudaErrorInvalidDevice);
     switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY: *value = 1024; break;
-    case cudaDevAttrMaxBlockDimZ: *value = 64; break;
-    case cudaDevAttrMaxGridDimX: *value = 0x7fffffff; break;
-    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: *value = 65535; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)param.shared_per_block_kib << 10; break;
-    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrMaxThreadsPerBlock:
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY:
+        *value = 1024;
+        break;
+    case cudaDevAttrMaxBlockDimZ:
+        *value = 64;
+        break;
+    case cudaDevAttrMaxGridDimX:
+        *value = 0x7fffffff;
+        break;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ:
+        *value = 65535;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = (int)param.shared_per_block_kib << 10;
+        break;
+    case cudaDevAttrWarpSize:
+        *value = 32;
+        break;
     case cudaDevAttrMaxRegistersPerBlock:
-    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = (int)param.registers_per_sm; break;
-    case cudaDevAttrClockRate: *value = (int)(1e3 * param.peak_clock_mhz); break;
-    case cudaDevAttrMultiProcessorCount: *value = (int)param.sms; break;
-    case cudaDevAttrGpuOverlap: case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrConcurrentKernels: case cudaDevAttrEccEnabled:
-    case cudaDevAttrUnifiedAddressing: case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+        *value = (int)param.registers_per_sm;
+        break;
+    case cudaDevAttrClockRate:
+        *value = (int)(1e3 * param.peak_clock_mhz);
+        break;
+    case cudaDevAttrMultiProcessorCount:
+        *value = (int)param.sms;
+        break;
+    case cudaDevAttrGpuOverlap:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrEccEnabled:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrStreamPrioritiesSupported:
         *value = 1;
         break;
-    case cudaDevAttrKernelExecTimeout: case cudaDevAttrIntegrated: case cudaDevAttrComputeMode:
+    case cudaDevAttrKernelExecTimeout:
+    case cudaDevAttrIntegrated:
+    case cudaDevAttrComputeMode:
     case cudaDevAttrPciDeviceId:
         *value = 0;
         break;
-    case cudaDevAttrPciBusId: *value = device + 1; break;
-    case cudaDevAttrMemoryClockRate: *value = (int)param.memory_clock_khz; break;
-    case cudaDevAttrGlobalMemoryBusWidth: *value = (int)param.memory_bus_bits; break;
-    case cudaDevAttrL2CacheSize: *value = (int)param.l2_mib << 20; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = (int)param.threads_per_sm; break;
-    case cudaDevAttrAsyncEngineCount: *value = (int)param.copy_engines; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = (int)param.compute_major; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = (int)param.compute_minor; break;
+    case cudaDevAttrPciBusId:
+        *value = device + 1;
+        break;
+    case cudaDevAttrMemoryClockRate:
+        *value = (int)param.memory_clock_khz;
+        break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+        *value = (int)param.memory_bus_bits;
+        break;
+    case cudaDevAttrL2CacheSize:
+        *value = (int)param.l2_mib << 20;
+        break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        *value = (int)param.threads_per_sm;
+        break;
+    case cudaDevAttrAsyncEngineCount:
+        *value = (int)param.copy_engines;
+        break;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = (int)param.compute_major;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = (int)param.compute_minor;
+        break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
         *value = (int)param.shared_per_sm_kib << 10;
         break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)param.shared_optin_kib << 10; break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = (int)param.blocks_per_sm; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = (int)param.shared_optin_kib << 10;
+        break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+        *value = (int)param.blocks_per_sm;
+        break;
     case cudaDevAttrReservedSharedMemoryPerBlock:
         *value = (int)param.shared_reserved_kib << 10;
         break;
-    default: return fail(cudaErrorInvalidValue);
+    default:
+        return fail(cudaErrorInvalidValue);
     }
     return cudaSuccess;
 }
@@ -362,7 +424,9 @@ void device_wait_idle(struct device *device, enum wait_how how) {
     sim.cpu = cpu + cpu_used;
 }
 
-static cudaError_t result(void) { return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess; }
+static cudaError_t result(void) {
+    return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess;
+}
 
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER(param.sync_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
@@ -383,8 +447,11 @@ cudaError_t cudaDeviceReset(void) {
     return result();
 }
 
-// ---- Streams -------------------------------------------------------------------------------
-void sim_use_per_thread_stream(void) { sim.per_thread_default = true; }
+// ---- Streams
+// -------------------------------------------------------------------------------
+void sim_use_per_thread_stream(void) {
+    sim.per_thread_default = true;
+}
 
 cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream) {
     struct device *device = current_device();
@@ -402,12 +469,12 @@ cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream) {
         }
     return fail(cudaErrorInvalidResourceHandle);
 }
-#define FIND(handle, stream)                                                                 \
-    struct CUstream_st *stream;                                                              \
-    do {                                                                                     \
-        cudaError_t found = find_stream(handle, &stream);                                    \
-        if (found != cudaSuccess)                                                            \
-            return found;                                                                    \
+#define FIND(handle, stream)                                                               \
+    struct CUstream_st *stream;                                                            \
+    do {                                                                                   \
+        cudaError_t found = find_stream(handle, &stream);                                  \
+        if (found != cudaSuccess)                                                          \
+            return found;                                                                  \
     } while (0)
 
 static cudaError_t stream_create(cudaStream_t *handle, unsigned flags, int priority) {
@@ -431,7 +498,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     return stream_create(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+                                         int priority) {
     ENTER(param.stream_create_us, NEEDS_CONTEXT);
     return stream_create(stream, flags, priority);
 }
@@ -494,7 +562,8 @@ cudaError_t cudaStreamGetDevice(cudaStream_t handle, int *device) {
     return cudaSuccess;
 }
 
-// ---- Queueing ------------------------------------------------------------------------------
+// ---- Queueing
+// ------------------------------------------------------------------------------
 void sim_site(const char *file, int line, const char *argument) {
     sim.site.file = file;
     sim.site.line = line;
@@ -514,7 +583,7 @@ cudaError_t enqueue(struct CUstream_st *stream, struct op *op) {
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void *user) {
-    ENTER(param.launch_us, NEEDS_CONTEXT);
+    ENTER(param.launch_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (function == NULL)
         return fail(cudaErrorInvalidValue);
@@ -531,22 +600,28 @@ static cudaError_t launch_error(const struct sim_launch *launch, struct kernel *
         return cudaErrorInvalidConfiguration;
     if (threads > 1024 || launch->block.x > 1024 || launch->block.y > 1024 ||
         launch->block.z > 64 || launch->grid.x > 0x7fffffff || launch->grid.y > 65535 ||
-        launch->grid.z > 65535 || launch->shared > (size_t)*kernel_max_shared(kernel))
+        launch->grid.z > 65535 ||
+        launch->shared + kernel_static_shared(kernel) > (size_t)*kernel_max_shared(kernel))
         return cudaErrorInvalidValue;  // as recorded for 2,048 threads
     return cudaSuccess;
 }
 
 cudaError_t sim_launch(const struct sim_launch *launch) {
-    sim_site(launch->file, launch->line, "");
-    bool captured = any_capture() && launch->stream > cudaStreamPerThread &&
-                    capturing(launch->stream);
-    cudaError_t error = enter("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
-                              NEEDS_CONTEXT);
+    if (launch->line > 0)
+        sim_site(launch->file, launch->line, "");
+    bool captured =
+        any_capture() && launch->stream > cudaStreamPerThread && capturing(launch->stream);
+    cudaError_t error =
+        enter("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
+              NEEDS_CONTEXT | SUBMITS);
     struct CUstream_st *stream;
     if (error == cudaSuccess)
         error = find_stream(launch->stream, &stream);
     if (error != cudaSuccess)
         return error;
+    if (launch->function != sim.last_launched && !captured)
+        host_busy(param.other_kernel_us);
+    sim.last_launched = launch->function;
     struct kernel *kernel = kernel_find(launch->function, launch->name);
     struct device *device = stream->device;
     error = launch_error(launch, kernel);
@@ -581,20 +656,24 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     return error;
 }
 
-cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes, const void *function) {
+cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes,
+                                    const void *function) {
     cudaError_t error = enter("cudaFuncGetAttributes", param.query_us, NEEDS_CONTEXT);
     if (error != cudaSuccess)
         return error;
     memset(attributes, 0, sizeof *attributes);
     attributes->maxThreadsPerBlock = 1024;
+    attributes->sharedSizeBytes = kernel_static_shared(kernel_find(function, "kernel"));
     attributes->numRegs = 32;  // registers are not modelled
     attributes->binaryVersion = attributes->ptxVersion =
         (int)(10 * param.compute_major + param.compute_minor);
-    attributes->maxDynamicSharedSizeBytes = *kernel_max_shared(kernel_find(function, "kernel"));
+    attributes->maxDynamicSharedSizeBytes =
+        *kernel_max_shared(kernel_find(function, "kernel"));
     return cudaSuccess;
 }
 
-cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value) {
+cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
+                             int value) {
     cudaError_t error = enter("cudaFuncSetAttribute", param.query_us, NEEDS_CONTEXT);
     if (error != cudaSuccess)
         return error;
@@ -608,13 +687,13 @@ cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
 }
 
 cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t shared) {
-    cudaError_t error = enter("cudaOccupancyMaxActiveBlocksPerMultiprocessor", param.query_us,
-                              NEEDS_CONTEXT);
+    cudaError_t error = enter("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+                              param.query_us, NEEDS_CONTEXT);
     if (error != cudaSuccess)
         return error;
     if (threads < 1 || threads > 1024)
         return fail(cudaErrorInvalidValue);
-    (void)function;
+    shared += kernel_static_shared(kernel_find(function, "kernel"));
     size_t each = shared > 0 ? shared + ((size_t)param.shared_reserved_kib << 10) : 0;
     int by_threads = (int)param.threads_per_sm / ((threads + 31) / 32 * 32);
     *blocks = (int)param.blocks_per_sm < by_threads ? (int)param.blocks_per_sm : by_threads;
@@ -623,7 +702,8 @@ cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t
     return cudaSuccess;
 }
 
-// ---- Events --------------------------------------------------------------------------------
+// ---- Events
+// --------------------------------------------------------------------------------
 enum { CHUNK = 1024, CHUNKS = 4096 };
 static struct CUevent_st *chunks[CHUNKS], *free_events;
 static int chunk_count;
@@ -689,7 +769,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 void event_recorded(struct CUevent_st *event, const struct op *op, double now) {
     event->pending--;
-    // Only the latest record counts. %globaltimer, from which stamps are taken, steps by 32 ns.
+    // Only the latest record counts. %globaltimer, from which stamps are taken, steps by 32
+    // ns.
     if (event->stream == op->stream && event->seq == op->seq)
         event->stamp = floor(now * 1e3 / 32.0) * 32.0 / 1e3;
     event_release(event);
@@ -699,7 +780,7 @@ static cudaError_t record(cudaEvent_t event, cudaStream_t handle, unsigned flags
                           const char *call) {
     bool timing = is_event(event) && !(event->flags & cudaEventDisableTiming);
     cudaError_t error = enter(call, timing ? param.record_timing_us : param.record_us,
-                              NEEDS_CONTEXT);
+                              NEEDS_CONTEXT | SUBMITS);
     if (error != cudaSuccess)
         return error;
     FIND(handle, stream);
@@ -731,12 +812,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return record(event, stream, 0, __func__);
 }
 
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                     unsigned flags) {
     return record(event, stream, flags, __func__);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags) {
-    ENTER(param.wait_event_us, NEEDS_CONTEXT);
+    ENTER(param.wait_event_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (!is_event(event))
         return fail(cudaErrorInvalidResourceHandle);
@@ -746,6 +828,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         return capture_wait(stream, event);
     if (!event->recorded)
         return cudaSuccess;  // nothing to wait for: orders nothing
+    if (event->device != stream->device)
+        host_busy(param.wait_other_device_us);
     if (event->stream != stream && !stream_done(event->stream, event->seq)) {
         struct op *op = op_new(OP_WAIT, "wait");
         op->wait_stream = event->stream;
@@ -794,8 +878,12 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
     ENTER(param.query_us, NEEDS_CONTEXT);
     if (ms == NULL)
         return fail(cudaErrorInvalidValue);
-    if (!is_event(start) || !is_event(stop) || start->capture != NULL || stop->capture != NULL ||
-        !start->recorded || !stop->recorded || start->device != stop->device ||
+    // As recorded: lab 04 for events of a capture that is over, a probe for the rest.
+    if (is_event(start) && is_event(stop) && capture_ended(start) && capture_ended(stop))
+        return fail(cudaErrorInvalidValue);
+    if (!is_event(start) || !is_event(stop) || start->capture != NULL ||
+        stop->capture != NULL || !start->recorded || !stop->recorded ||
+        start->device != stop->device ||
         (start->flags | stop->flags) & cudaEventDisableTiming)
         return fail(cudaErrorInvalidResourceHandle);
     if (!event_done(start) || !event_done(stop))

@@ -10,8 +10,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-// Where the clocks stand when the program starts, in seconds; fixed, so that each run prints
-// the same. The second is 1 January 2026.
+// Where the clocks stand when the program starts, in seconds; fixed, so that each run
+// prints the same. The second is 1 January 2026.
 static const int64_t monotonic_base = 1000, realtime_base = 1767225600;
 
 static void pass(double wall_us, double cpu_us) {
@@ -33,7 +33,8 @@ int clock_gettime(clockid_t id, struct timespec *t) {
     } else {
         pass(param.clock_read_us, param.clock_read_us);
         bool real = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI;
-        set(t, sim.in_host_function ? sim.gpu : sim.now, real ? realtime_base : monotonic_base);
+        set(t, sim.in_host_function ? sim.gpu : sim.now,
+            real ? realtime_base : monotonic_base);
     }
     return 0;
 }
@@ -79,6 +80,8 @@ int getrusage(__rusage_who_t who, struct rusage *usage) {
 
 static int sleep_us(double us) {
     pass(us + param.sleep_extra_us, param.yield_us);
+    if (us >= param.cold_wait_us)
+        sim.warm_calls = 0;
     return 0;
 }
 
@@ -87,24 +90,32 @@ int nanosleep(const struct timespec *wish, struct timespec *left) {
     return sleep_us(1e6 * (double)wish->tv_sec + 1e-3 * (double)wish->tv_nsec);
 }
 
-int clock_nanosleep(clockid_t id, int flags, const struct timespec *wish, struct timespec *left) {
+int clock_nanosleep(clockid_t id, int flags, const struct timespec *wish,
+                    struct timespec *left) {
     (void)left;
     double us = 1e6 * (double)wish->tv_sec + 1e-3 * (double)wish->tv_nsec;
     if (flags & TIMER_ABSTIME)
-        us -= sim.now + 1e6 * (double)(id == CLOCK_REALTIME ? realtime_base : monotonic_base);
+        us -=
+            sim.now + 1e6 * (double)(id == CLOCK_REALTIME ? realtime_base : monotonic_base);
     return us > 0.0 ? sleep_us(us) : 0;
 }
 
-int usleep(useconds_t us) { return sleep_us(us); }
+int usleep(useconds_t us) {
+    return sleep_us(us);
+}
 
-unsigned sleep(unsigned seconds) { return (unsigned)sleep_us(1e6 * seconds); }
+unsigned sleep(unsigned seconds) {
+    return (unsigned)sleep_us(1e6 * seconds);
+}
 
 int sched_yield(void) {
     pass(param.yield_us, param.yield_us);
     return 0;
 }
 
-void sim_host_work(double ns) { pass(ns / 1e3, ns / 1e3); }
+void sim_host_work(double ns) {
+    pass(ns / 1e3, ns / 1e3);
+}
 
 double sim_host_step(int steps) {
     sim_host_work(param.host_step_ns * steps);

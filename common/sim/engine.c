@@ -109,8 +109,8 @@ static void share_bandwidth(struct device *device, double now) {
         op->speed = 1.0;
         if (op->kind == OP_COPY && op->engine != ENGINE_NONE && both)
             op->speed = param.both_directions;
-        if (op->demand > 0.0 && demand > 1.0)
-            op->speed = 1.0 / demand;
+        if (op->demand > 0.0)
+            op->speed = op->demand / fmax(1.0, demand);
         running[i]->end = now + (op->left > 0.0 ? op->left : 0.0) / op->speed;
     }
 }
@@ -133,10 +133,12 @@ static void place_blocks(struct op *op, double now) {
     struct device *device = op->device;
     const struct sim_launch *launch = op->launch;
     size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-    size_t shared = kernel_shared(op);
+    if (op->start < 0.0)
+        op->shared_each = kernel_shared(op);
+    size_t shared = op->shared_each;
     threads = (threads + 31) / 32 * 32;
-    struct slot *slot = NULL;
-    int without_room = 0, sms = (int)param.sms;
+    struct slot *slot = op->slot;  // a kernel timed by its bytes has one, which grows
+    int without_room = 0, placed = 0, sms = (int)param.sms;
     while (op->blocks_to_place > 0 && without_room < sms) {
         int i = device->next_sm;
         device->next_sm = i + 1 < sms ? i + 1 : 0;
@@ -154,32 +156,32 @@ static void place_blocks(struct op *op, double now) {
         slot->on_sm[i]++;
         slot->blocks++;
         op->blocks_to_place--;
+        placed++;
     }
-    if (slot == NULL)
+    if (placed == 0)
         return;
-    double overhead = op->stream == NULL ? param.graph_node_us : param.kernel_us;
+    double overhead = 0.0;
     if (op->start < 0.0) {
+        overhead = op->stream == NULL ? param.graph_node_us : param.kernel_us;
         op->start = now + overhead;
         kernel_begin(op);
         if (op->demand > 0.0) {
-            // Timed as a whole, by its bytes: the blocks that fit stay until it ends. Few SMs
-            // cannot use all of the bandwidth.
-            int sms_used = 0;
-            for (int i = 0; i < sms; i++)
-                sms_used += slot->on_sm[i] > 0;
-            double reach = fmin(1.0, sms_used * param.sm_gbps / param.memory_gbps);
-            op->blocks_left -= op->blocks_to_place;
-            op->blocks_to_place = 0;
-            op->left = overhead + op->block_us / reach;
+            op->slot = slot;
             op->speed = 1.0;
             op->since = now;
-            op->demand = reach;
-            share_bandwidth(device, now);
-            return;
+            op->left = op->block_us;
         }
+    }
+    if (op->demand > 0.0) {
+        // Few SMs cannot use all of the bandwidth.
+        int used = 0;
+        for (int i = 0; i < sms; i++)
+            used += slot->on_sm[i] > 0;
+        op->demand = fmin(1.0, used * param.sm_gbps / param.memory_gbps);
+        op->left += overhead * op->demand;  // which is no slower for that
+        share_bandwidth(device, now);
     } else
-        overhead = 0.0;
-    slot->end = now + overhead + op->block_us;
+        slot->end = now + overhead + op->block_us;
 }
 
 // Kernels' blocks go to the SMs in the order in which the kernels became ready, those of a
@@ -196,7 +198,9 @@ static void dispatch(struct device *device, double now) {
     }
 }
 
-static int priority_of(const struct op *op) { return op->stream ? op->stream->priority : 0; }
+static int priority_of(const struct op *op) {
+    return op->stream ? op->stream->priority : 0;
+}
 
 // Starts an op that is ready. False if it must wait until something else ends.
 static bool op_start(struct op *op, double now) {
@@ -221,19 +225,21 @@ static bool op_start(struct op *op, double now) {
                 return false;
             device->engine[op->engine] = op;
         }
-        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps), 0.0);
+        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps),
+                     0.0);
         break;
     case OP_MEMSET:
         device_wakes(device, now);
-        start_shared(op, now, param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps),
-                     1.0);
+        start_shared(op, now,
+                     param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps), 1.0);
         break;
     case OP_GRAPH:
         graph_start(op, now);
         break;
     case OP_RECORD:
-        slot_start(op, now + (op->event->flags & cudaEventDisableTiming ? param.event_us
-                                                                       : param.event_timing_us));
+        slot_start(op, now + (op->event->flags & cudaEventDisableTiming
+                                  ? param.event_us
+                                  : param.event_timing_us));
         break;
     case OP_HOST:
         slot_start(op, now + param.host_func_us);
@@ -310,7 +316,9 @@ static void op_done(struct op *op, double now) {
     op_free(op);
 }
 
-void engine_done(struct op *op, double now) { op_done(op, now); }
+void engine_done(struct op *op, double now) {
+    op_done(op, now);
+}
 
 static void slot_end(int index, double now) {
     struct slot *slot = running[index];
@@ -320,7 +328,7 @@ static void slot_end(int index, double now) {
     if (op->kind == OP_KERNEL) {
         const struct sim_launch *launch = op->launch;
         size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-        int shared = (int)kernel_shared(op);
+        int shared = (int)op->shared_each;
         threads = (threads + 31) / 32 * 32;
         for (int i = 0; i < (int)param.sms; i++) {
             device->sm[i].blocks += slot->on_sm[i];
@@ -328,6 +336,17 @@ static void slot_end(int index, double now) {
             device->sm[i].shared += shared * slot->on_sm[i];
         }
         op->blocks_left -= slot->blocks;
+        if (op->slot != NULL &&
+            op->blocks_to_place > 0) {  // the resident blocks did it all
+            int k = 0;
+            while (device->dispatch[k] != op)
+                k++;
+            device->dispatch_count--;
+            memmove(device->dispatch + k, device->dispatch + k + 1,
+                    (size_t)(device->dispatch_count - k) * sizeof op);
+        }
+        if (op->slot != NULL)
+            op->blocks_left = 0;
     }
     slot_free(slot);
     if (op->kind != OP_KERNEL || op->blocks_left == 0)
@@ -359,7 +378,7 @@ static double head_ready(struct CUstream_st *stream, struct op *op) {
     } else if (stream->last_class >= 0) {
         int class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
         if (class != stream->last_class)
-            ready = fmax(ready, stream->last_end + param.hop_us);
+            ready = fmax(ready, stream->last_end + param.engine_switch_us);
     }
     return op->ready = ready;
 }
@@ -428,7 +447,6 @@ void gpu_advance(double until) {
     while (gpu_step(until))
         ;
     sim.gpu = fmax(sim.gpu, until);
-    allocations_close();
 }
 
 void engine_abort(void) {
@@ -457,21 +475,28 @@ void host_busy(double us) {
 
 // Holds the host until the stream has done its op number `seq`.
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
-    if (stream_done(stream, seq))
+    if (stream_done(stream, seq)) {
+        allocations_close();
         return;
+    }
     double start = sim.now;
     while (!stream_done(stream, seq))
         if (!gpu_step(INFINITY))
-            die("the host waits for stream %d, and nothing is left that could end", stream->number);
+            die("the host waits for stream %d, and nothing is left that could end",
+                stream->number);
     double slept = fmax(0.0, ended_at(stream, seq) + param.notify_us - start);
-    if (how == WAIT_SPIN)
+    if (slept >= param.cold_wait_us)
+        sim.warm_calls = 0;
+    if (how == WAIT_SPIN) {
+        slept += slept >= param.cold_wait_us ? param.cold_return_us : 0.0;
         sim.cpu += fmax(0.0, slept - param.spin_unbilled_us);
-    else {
+    } else {
         sim.cpu += table_at(&param.block_wait_us, &param.block_cpu_us, slept);
         slept += table_at(&param.block_wait_us, &param.block_wake_us, slept);
     }
     sim.now = start + slept;
     gpu_advance(sim.now);
+    allocations_close();
 }
 
 static void append(struct CUstream_st *stream, struct op *op) {

@@ -52,7 +52,13 @@ static void graph_release(struct CUgraph_st *graph) {
     free(graph);
 }
 
-bool capturing(const struct CUstream_st *stream) { return stream->capture != NULL; }
+bool capturing(const struct CUstream_st *stream) {
+    return stream->capture != NULL;
+}
+
+bool capture_ended(const struct CUevent_st *event) {
+    return event->capture != NULL && event->capture->ended;
+}
 
 bool any_capture(void) {
     for (struct capture *c = captures; c != NULL; c = c->next)
@@ -159,8 +165,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
 static bool reaches(const struct CUgraph_st *graph, int node, const int *tips, int count) {
     bool found = false;
     for (int i = 0; i < count && !found; i++)
-        found = tips[i] == node || (tips[i] > node && reaches(graph, node, graph->node[tips[i]]->from,
-                                                              graph->node[tips[i]]->from_count));
+        found = tips[i] == node ||
+                (tips[i] > node && reaches(graph, node, graph->node[tips[i]]->from,
+                                           graph->node[tips[i]]->from_count));
     return found;
 }
 
@@ -197,7 +204,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle,
+                                  enum cudaStreamCaptureStatus *status) {
     struct CUstream_st *stream;
     ENTER(param.query_device_us, NEEDS_CONTEXT);
     cudaError_t error = find_stream(handle, &stream);
@@ -220,7 +228,8 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes,
+                                  size_t *count) {
     ENTER(param.query_us, 0);
     if (graph == NULL || count == NULL)
         return fail(cudaErrorInvalidValue);
@@ -301,7 +310,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
     struct CUstream_st *stream;
-    ENTER(param.graph_launch_us, NEEDS_CONTEXT);
+    ENTER(param.graph_launch_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(handle, &stream);
     if (error != cudaSuccess)
         return error;
@@ -327,7 +336,9 @@ void graph_run_free(struct graph_run *run) {
     free(run);
 }
 
-struct op *graph_parent(const struct op *node) { return node->run->parent; }
+struct op *graph_parent(const struct op *node) {
+    return node->run->parent;
+}
 
 static void start_node(struct graph_run *run, int index, double ready) {
     struct op *op = op_new(OP_KERNEL, ""), *model = run->graph->node[index]->op;
@@ -366,10 +377,12 @@ void graph_node_done(struct op *op, double now) {
     run->node[done].op = NULL;
     op->run = NULL;
     op_free(op);
-    for (int i = done + 1; i < run->graph->nodes; i++)
+    for (int i = done + 1; i < run->graph->nodes; i++) {
+        bool joins = run->graph->node[i]->from_count > 1;
         for (int k = 0; k < run->graph->node[i]->from_count; k++)
             if (run->graph->node[i]->from[k] == done && --run->node[i].waiting_for == 0)
-                start_node(run, i, now);
+                start_node(run, i, now + (joins ? param.graph_join_us : 0.0));
+    }
     if (--run->left == 0)
         engine_done(run->parent, now);
 }

@@ -4,11 +4,9 @@
 //
 // What it writes must become visible at its simulated end, but its length must be known at
 // its start. So the first time that a kernel is launched in a certain way, its body runs at
-// the start and is watched: which bytes it touches is noted, its writes are taken back and put
-// in place at the end. From then on all that is known, and the body simply runs at the end.
-//
-// The watching is done by the compiler: -fsanitize=thread puts a call before each load and
-// store, and the functions called are those at the end of this file, not the sanitizer's.
+// the start and is watched: which bytes it touches is noted, its writes are taken back and
+// put in place at the end. From then on all that is known, and the body simply runs at the
+// end.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -21,12 +19,10 @@
 #include <unistd.h>
 
 enum {
-    READ_CYCLES = 30,    // between two readings of the clock in a tight loop
-    FINENESS = 1024,     // a wait overshoots by at most one part in this
+    READ_CYCLES = 30,  // between two readings of the clock in a tight loop
+    FINENESS = 1024,   // a wait overshoots by at most one part in this
     RUNS_MAX = 64,
     CACHE = 4096,
-    PAGE = 4096,
-    TOUCHED_MAX = 64,
 };
 
 uint3 threadIdx, blockIdx;
@@ -40,10 +36,11 @@ struct kernel {
     const char *name;
     bool loaded[DEVICES_MAX];
     int max_dynamic_shared;
+    size_t static_shared;  // its __shared__ variables, known once it has run
     unsigned id;
-    bool barriers; // it calls __syncthreads
-    bool uneven;   // its threads do not all wait alike
-    bool unsteady; // the same launch took different numbers of cycles
+    bool barriers;  // it calls __syncthreads
+    bool uneven;    // its threads do not all wait alike
+    bool unsteady;  // the same launch took different numbers of cycles
     struct kernel *next;
 };
 static struct kernel *kernels[256];
@@ -63,37 +60,47 @@ struct kernel *kernel_find(const void *function, const char *name) {
     return *head = k;
 }
 
-bool *kernel_loaded(struct kernel *kernel, int device) { return &kernel->loaded[device]; }
-int *kernel_max_shared(struct kernel *kernel) { return &kernel->max_dynamic_shared; }
-
-size_t kernel_shared(const struct op *op) {
-    size_t reserved = (size_t)param.shared_reserved_kib << 10;
-    return op->launch->shared + (op->launch->shared > 0 ? reserved : 0);
+bool *kernel_loaded(struct kernel *kernel, int device) {
+    return &kernel->loaded[device];
+}
+int *kernel_max_shared(struct kernel *kernel) {
+    return &kernel->max_dynamic_shared;
 }
 
-// ---- The clock inside a kernel -----------------------------------------------------------
-// A loop that waits on the clock may run for 1e8 cycles, in every thread of a full grid, so
-// the clock cannot tick by tick. Readings from one place in the code in a row are such a
-// loop: each is later than the last by 1/FINENESS of the time spent in the loop so far. The
-// first thread of a launch notes its loops; a thread that comes to the same loop at the same
-// time is taken to its last two readings at once, since it leaves by the same one.
+size_t kernel_shared(const struct op *op) {
+    size_t used = op->launch->shared + op->kernel->static_shared;
+    return used > 0 ? used + ((size_t)param.shared_reserved_kib << 10) : 0;
+}
+
+size_t kernel_static_shared(const struct kernel *kernel) {
+    return kernel->static_shared;
+}
+
+// ---- The clock inside a kernel
+// ----------------------------------------------------------- A loop that waits on the
+// clock may run for 1e8 cycles, in every thread of a full grid, so the clock cannot tick by
+// tick. Readings from one place in the code in a row are such a loop: each is later than
+// the last by 1/FINENESS of the time spent in the loop so far. The first thread of a launch
+// notes its loops; a thread that comes to the same loop at the same time is taken to its
+// last two readings at once, since it leaves by the same one.
 struct run {  // one loop of the first thread
     const void *place;
     int64_t start, before_last, last;
     int reads;
 };
 static struct {
-    int64_t cycles;        // since the thread began
-    const void *place;     // of the latest reading
-    int64_t start;         // cycles when its run began
-    int reads, index;      // in the run; of the run
+    int64_t cycles;     // since the thread began
+    const void *place;  // of the latest reading
+    int64_t start;      // cycles when its run began
+    int reads, index;   // in the run; of the run
     bool jumped;
 } thread;
 static struct {
     struct op *op;
+    size_t static_shared;  // counted in the first thread
     struct run run[RUNS_MAX];
     int runs;
-    bool noting;           // the first thread
+    bool noting;  // the first thread
     int64_t most_cycles;
     bool read_clock;
     double ghz;
@@ -115,8 +122,10 @@ static void run_ended(void) {
 }
 
 static int64_t sm_offset(void) {
-    // Different SMs' clocks do not agree: spread them by a fixed pattern.
-    return (int64_t)(sim_smid() * 2654435761u >> 8);
+    // Different SMs' clocks do not agree: spread them by a fixed pattern. Blocks that share an
+    // SM read its clock one after the other; lab 13 saw 31 cycles between them.
+    uint64_t block = blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    return (int64_t)(sim_smid() * 2654435761u >> 12) + (int64_t)(block / (unsigned)param.sms) * 31;
 }
 
 static int64_t read_clock(const void *place) {
@@ -171,7 +180,9 @@ __attribute__((noinline)) long long clock64(void) {
     return read_clock(__builtin_return_address(0));
 }
 
-int64_t kernel_clock(const void *place) { return read_clock(place); }
+int64_t kernel_clock(const void *place) {
+    return read_clock(place);
+}
 
 __attribute__((noinline)) unsigned long long sim_globaltimer(void) {
     not_in_kernel("%globaltimer");
@@ -181,8 +192,15 @@ __attribute__((noinline)) unsigned long long sim_globaltimer(void) {
 }
 
 unsigned sim_smid(void) {
-    uint64_t block = blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
+    uint64_t block =
+        blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
     return (unsigned)(block % (unsigned)param.sms);
+}
+
+// rewrite.py puts one behind each `__shared__ T name[N];`.
+void sim_static_shared(size_t bytes) {
+    if (threadIdx.x + threadIdx.y + threadIdx.z + blockIdx.x + blockIdx.y + blockIdx.z == 0)
+        body.static_shared += bytes;
 }
 
 void __nanosleep(unsigned ns) {
@@ -191,9 +209,10 @@ void __nanosleep(unsigned ns) {
     thread.cycles += (int64_t)(ns * body.ghz);
 }
 
-// ---- Blocks whose threads meet at __syncthreads ------------------------------------------
-// Each thread becomes a fiber that runs until the next barrier. A kernel is found out when its
-// first thread comes to its first barrier; its body then begins again, in fibers.
+// ---- Blocks whose threads meet at __syncthreads
+// ------------------------------------------ Each thread becomes a fiber that runs until
+// the next barrier. A kernel is found out when its first thread comes to its first barrier;
+// its body then begins again, in fibers.
 static sigjmp_buf escape;
 enum { ESCAPE_FAULT = 1, ESCAPE_BARRIER };
 
@@ -203,7 +222,7 @@ static struct fiber {
     uint3 index;
     bool done;
     int64_t cycles;
-} *fibers;
+} * fibers;
 static char *fiber_stacks;
 static ucontext_t fiber_home;
 static const struct sim_launch *fiber_launch;
@@ -254,7 +273,7 @@ static void block_with_barriers(const struct sim_launch *launch) {
             fiber_current = i;
             threadIdx = fibers[i].index;
             memset(&thread, 0, sizeof thread);
-            thread.index = RUNS_MAX;   // every thread steps by itself: no notes, no jumps
+            thread.index = RUNS_MAX;  // every thread steps by itself: no notes, no jumps
             thread.cycles = barrier;
             body.noting = false;
             swapcontext(&fiber_home, &fibers[i].context);
@@ -267,21 +286,24 @@ static void block_with_barriers(const struct sim_launch *launch) {
     fiber_current = -1;
 }
 
-// ---- Faults -------------------------------------------------------------------------------
+// ---- Faults
+// -------------------------------------------------------------------------------
 
 static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     char text[200];
     if (sim.in_kernel && number != SIGFPE) {
-        if (allocation_open(info->si_addr))
-            return;  // device memory is closed to the host, and opened where a kernel needs it
+        if (!allocation_is_open(info->si_addr) && allocation_fault(info->si_addr))
+            return;  // device memory is closed to the host, and opened where a kernel needs
+                     // it
         siglongjmp(escape, ESCAPE_FAULT);
     }
     const char *what = "";
     if (number == SIGFPE && sim.in_kernel)
         what = "sim: a kernel divided an integer by zero, which hardware lets pass\n";
     else if (allocation_at(info->si_addr) != NULL)
-        what = "sim: the host dereferenced a pointer to device memory: copy it with cudaMemcpy\n";
+        what = "sim: the host dereferenced a pointer to device memory: copy it with "
+               "cudaMemcpy\n";
     snprintf(text, sizeof text, "%s", what);
     if (write(STDERR_FILENO, text, strlen(text)) < 0)
         _exit(EXIT_FAILURE);
@@ -301,114 +323,14 @@ void install_signal_handlers(void) {
     sigaction(SIGFPE, &action, NULL);
 }
 
-// ---- Watching what a body touches -----------------------------------------------------------
-struct range {
-    char *begin, *end;
-};
-struct touched {
-    struct allocation *allocation;
-    struct range read, written;
-};
-static struct touched touched[TOUCHED_MAX];
-static int touched_count, touched_latest;
-static bool watching;
-
-// The pages that a body wrote to, as they were before and as it left them.
-struct page {
-    struct page *next;
-    char *at;
-    char before[PAGE], after[PAGE];
-};
-static struct page *pages;
-
-static void widen(struct range *range, char *begin, char *end) {
-    if (range->begin == NULL || begin < range->begin)
-        range->begin = begin;
-    if (end > range->end)
-        range->end = end;
-}
-
-// Before the first write to a page, keep it.
-static void keep_page(struct allocation *a, char *address) {
-    size_t number = (size_t)(address - a->mapping) / PAGE;
-    if (a->kept == NULL)
-        a->kept = calloc(a->mapped / PAGE, 1);
-    if (a->kept[number])
-        return;
-    a->kept[number] = 1;
-    struct page *page = malloc(sizeof *page);
-    page->at = a->mapping + number * PAGE;
-    memcpy(page->before, page->at, PAGE);
-    page->next = pages;
-    pages = page;
-}
-
-static void watch(void *pointer, size_t bytes, bool writes) {
-    char *begin = pointer, *end = begin + bytes;
-    struct touched *t = &touched[touched_latest];
-    if (touched_count == 0 || begin < t->allocation->base ||
-        end > t->allocation->base + t->allocation->bytes) {
-        struct allocation *a = allocation_at(pointer);
-        if (a == NULL || a->symbol || end > a->base + a->bytes)
-            return;  // a local or shared variable, or an access that is about to fault
-        int i = 0;
-        while (i < touched_count && touched[i].allocation != a)
-            i++;
-        if (i == TOUCHED_MAX)
-            return;
-        t = &touched[touched_latest = i];
-        if (i == touched_count) {
-            *t = (struct touched){.allocation = a};
-            touched_count++;
-            allocation_open(begin);
-        }
-    }
-    widen(writes ? &t->written : &t->read, begin, end);
-    if (writes)
-        for (char *at = begin; at < end; at += PAGE - (at - t->allocation->mapping) % PAGE)
-            keep_page(t->allocation, at);
-}
-
-static void take_back(void) {
-    for (struct page *page = pages; page != NULL; page = page->next) {
-        memcpy(page->after, page->at, PAGE);
-        memcpy(page->at, page->before, PAGE);
-    }
-    for (int i = 0; i < touched_count; i++) {
-        free(touched[i].allocation->kept);
-        touched[i].allocation->kept = NULL;
-    }
-}
-
-// Only what the body changed is put in place: others may have written the rest since.
-static void put_in_place(struct page *page) {
-    for (struct page *next; page != NULL; page = next) {
-        next = page->next;
-        if (allocation_at(page->at + PAGE - 1) != NULL) {
-            allocation_open(page->at + PAGE - 1);
-            for (int i = 0; i < PAGE; i++)
-                if (page->after[i] != page->before[i])
-                    page->at[i] = page->after[i];
-        }
-        free(page);
-    }
-}
-
-void pages_free(struct page *page) {
-    for (struct page *next; page != NULL; page = next) {
-        next = page->next;
-        free(page);
-    }
-}
-
-// ---- Bodies ------------------------------------------------------------------------------
-// What the first launch of a kind showed.
+// ---- Bodies
+// ------------------------------------------------------------------------------ What the
+// first launch of a kind showed.
 static struct seen {
     uint64_t key;
     int64_t cycles;
     bool known, reads_clock;
-    int touched_count;
-    struct touched *touched;
+    struct touched touched;
 } cache[CACHE];
 
 static void run_blocks(const struct sim_launch *launch, bool barriers) {
@@ -416,6 +338,7 @@ static void run_blocks(const struct sim_launch *launch, bool barriers) {
     body.noting = true;
     body.most_cycles = 0;
     body.read_clock = false;
+    body.static_shared = 0;
     sim_clock_reads = 0;
     memset(&thread, 0, sizeof thread);
     thread.index = -1;
@@ -436,36 +359,38 @@ static void run_body(struct op *op, bool watched) {
     body.ghz = clock_ghz(op->device, op->start);
     gridDim = op->launch->grid;
     blockDim = op->launch->block;
-    touched_count = touched_latest = 0;
-    watching = watched;
+    if (watched)
+        watch_begin();
     switch (sigsetjmp(escape, 1)) {
     case ESCAPE_FAULT:
         op->fault = cudaErrorIllegalAddress;
         break;
     case ESCAPE_BARRIER:
-        for (struct page *page = pages; page != NULL; page = page->next)
-            memcpy(page->at, page->before, PAGE);
+        watch_restore();
         // fall through
     default:
         run_blocks(op->launch, op->kernel->barriers);
     }
-    watching = false;
     sim.in_kernel = false;
     fiber_current = -1;
     op->ran = true;
+    if (op->fault == cudaSuccess)
+        op->kernel->static_shared = body.static_shared;
 }
 
 // Launches of one kernel with the same shape and arguments are of a kind. Addresses differ
 // from run to run of the program, so a pointer counts as a place in a numbered allocation.
 static uint64_t launch_key(const struct op *op) {
     const struct sim_launch *l = op->launch;
-    uint64_t part[8 + 2 * SIM_ARGS_MAX] = {op->kernel->id, l->grid.x,  l->grid.y,  l->grid.z,
-                                           l->block.x,     l->block.y, l->block.z, l->shared};
+    uint64_t part[8 + 2 * SIM_ARGS_MAX] = {op->kernel->id, l->grid.x,  l->grid.y,
+                                           l->grid.z,      l->block.x, l->block.y,
+                                           l->block.z,     l->shared};
     int parts = 8;
     for (int i = 0; i < l->accesses; i++) {
         const struct allocation *a = allocation_at(l->access[i].pointer);
         part[parts++] = a != NULL ? a->id : 0;
-        part[parts++] = a != NULL ? (uint64_t)((const char *)l->access[i].pointer - a->base) : 0;
+        part[parts++] =
+            a != NULL ? (uint64_t)((const char *)l->access[i].pointer - a->base) : 0;
     }
     uint64_t key = l->args_hash;
     for (int i = 0; i < parts; i++)
@@ -473,29 +398,28 @@ static uint64_t launch_key(const struct op *op) {
     return key ^ key >> 29;
 }
 
-// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when used.)
+// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when
+// used.)
 static bool reachable(struct op *op) {
     for (int i = 0; i < op->launch->accesses; i++) {
         const void *pointer = op->launch->access[i].pointer;
         if (pointer == NULL || allocation_at(pointer) != NULL || !host_can_read(pointer))
             continue;
-        fprintf(stderr, "sim: %s (%s:%d): its pointer argument number %d is pageable host "
-                "memory, which the device cannot reach\n", op->name, op->site.file,
-                op->site.line, i + 1);
+        fprintf(stderr,
+                "sim: %s (%s:%d): its pointer argument number %d is pageable host "
+                "memory, which the device cannot reach\n",
+                op->name, op->site.file, op->site.line, i + 1);
         return false;
     }
     return true;
 }
 
-static void remember(struct seen *seen, uint64_t key) {
-    free(seen->touched);
-    seen->touched = malloc(sizeof *touched * (size_t)(touched_count + 1));
-    memcpy(seen->touched, touched, sizeof *touched * (size_t)touched_count);
-    seen->touched_count = touched_count;
+static void remember(struct seen *seen, uint64_t key, bool opaque) {
     seen->key = key;
     seen->known = true;
     seen->cycles = body.most_cycles;
     seen->reads_clock = body.read_clock;
+    seen->touched.pure &= !body.read_clock && !opaque;
 }
 
 // Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
@@ -514,110 +438,51 @@ void kernel_begin(struct op *op) {
     struct seen *seen = op->seen = &cache[key % CACHE];
     if (!seen->known || seen->key != key || op->kernel->unsteady) {
         run_body(op, true);
-        take_back();
-        op->pages = pages;
-        pages = NULL;
-        remember(seen, key);
+        op->pages = watch_end(&seen->touched);
+        remember(seen, key, op->launch->opaque);
     }
     op->seen_key = key;
     if (seen->reads_clock)
         op->block_us = (double)seen->cycles / (1e3 * clock_ghz(op->device, op->start));
     else {
-        double bytes = 0.0;
-        for (int i = 0; i < seen->touched_count; i++)
-            bytes += (double)(seen->touched[i].read.end - seen->touched[i].read.begin) +
-                     (double)(seen->touched[i].written.end - seen->touched[i].written.begin);
+        double bytes = seen->touched.bytes;
         op->block_us = bytes / (1e3 * param.memory_gbps);
         op->demand = bytes > 0.0 ? 1.0 : 0.0;
     }
 }
 
+static bool unchanged(const struct touched *t) {
+    for (int i = 0; i < t->allocations; i++)
+        if (t->in[i].version != t->in[i].allocation->version)
+            return false;
+    return true;
+}
+
 void kernel_effects(struct op *op) {
     struct seen *seen = op->seen;
-    if (op->fault == cudaSuccess && op->ran)
-        put_in_place(op->pages);
-    else if (op->fault == cudaSuccess) {
+    if (seen != NULL && seen->key != op->seen_key)
+        seen = NULL;  // its place was taken by another kind
+    bool same = seen != NULL && unchanged(&seen->touched), ran_ahead = op->ran;
+    if (op->fault == cudaSuccess && ran_ahead) {
+        pages_put_in_place(op->pages);
+        op->pages = NULL;
+    } else if (op->fault == cudaSuccess && !(same && seen->touched.pure)) {
         run_body(op, false);
         // If its length depends on data, it must run at its start from now on.
-        if (seen != NULL && seen->key == op->seen_key && body.most_cycles != seen->cycles)
+        if (seen != NULL && body.most_cycles != seen->cycles)
             op->kernel->unsteady = true;
     }
-    if (op->ran && op->fault == cudaSuccess)
-        op->pages = NULL;
-    if (seen != NULL && seen->key == op->seen_key)
-        for (int i = 0; i < seen->touched_count; i++) {
-            const struct range *read = &seen->touched[i].read;
-            const struct range *written = &seen->touched[i].written;
-            if (written->begin != NULL)
-                order_access(op, written->begin, (size_t)(written->end - written->begin), true);
-            if (read->begin != NULL)
-                order_access(op, read->begin, (size_t)(read->end - read->begin), false);
-        }
+    for (int i = 0; seen != NULL && i < seen->touched.spans; i++) {
+        const struct span *span = &seen->touched.span[i];
+        order_access(op, span->bytes.begin, (size_t)(span->bytes.end - span->bytes.begin),
+                     span->written);
+    }
+    for (int i = 0; seen != NULL && i < seen->touched.allocations; i++) {
+        struct allocation *a = seen->touched.in[i].allocation;
+        a->version += seen->touched.in[i].written;
+        // What ran ahead may have read what has been written since: then it must run again.
+        seen->touched.in[i].version = ran_ahead && !same ? UINT64_MAX : a->version;
+    }
     if (op->fault != cudaSuccess)
         sticky_error(op->fault);
 }
-
-// What the compiler puts before each load and store.
-#define WATCH(name, bytes, writes)                                                           \
-    void name(void *p);                                                                      \
-    void name(void *p) {                                                                     \
-        if (watching)                                                                        \
-            watch(p, bytes, writes);                                                         \
-    }
-#define WATCH_SIZE(bytes)                                                                    \
-    WATCH(__tsan_read##bytes, bytes, false)                                                  \
-    WATCH(__tsan_write##bytes, bytes, true)                                                  \
-    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                        \
-    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                        \
-    WATCH(__tsan_volatile_read##bytes, bytes, false)                                         \
-    WATCH(__tsan_volatile_write##bytes, bytes, true)                                         \
-    void __tsan_read_write##bytes(void *p);                                                  \
-    void __tsan_read_write##bytes(void *p) {                                                 \
-        if (watching) {                                                                      \
-            watch(p, bytes, false);                                                          \
-            watch(p, bytes, true);                                                           \
-        }                                                                                    \
-    }
-WATCH_SIZE(1)
-WATCH_SIZE(2)
-WATCH_SIZE(4)
-WATCH_SIZE(8)
-WATCH_SIZE(16)
-
-void __tsan_read_range(void *p, size_t bytes);
-void __tsan_write_range(void *p, size_t bytes);
-void __tsan_init(void);
-void __tsan_func_entry(void *caller);
-void __tsan_func_exit(void);
-void __tsan_vptr_update(void **vptr, void *value);
-void __tsan_vptr_read(void **vptr);
-void __tsan_read_range(void *p, size_t bytes) {
-    if (watching && bytes > 0)
-        watch(p, bytes, false);
-}
-void __tsan_write_range(void *p, size_t bytes) {
-    if (watching && bytes > 0)
-        watch(p, bytes, true);
-}
-void *__tsan_memcpy(void *to, const void *from, size_t bytes);
-void *__tsan_memmove(void *to, const void *from, size_t bytes);
-void *__tsan_memset(void *to, int value, size_t bytes);
-void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
-    __tsan_read_range((void *)(uintptr_t)from, bytes);
-    __tsan_write_range(to, bytes);
-    return memcpy(to, from, bytes);
-}
-void *__tsan_memmove(void *to, const void *from, size_t bytes) {
-    __tsan_read_range((void *)(uintptr_t)from, bytes);
-    __tsan_write_range(to, bytes);
-    return memmove(to, from, bytes);
-}
-void *__tsan_memset(void *to, int value, size_t bytes) {
-    __tsan_write_range(to, bytes);
-    return memset(to, value, bytes);
-}
-void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) { (void)caller; }
-void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
-void __tsan_vptr_read(void **vptr) { (void)vptr; }

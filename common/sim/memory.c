@@ -12,7 +12,8 @@
 enum { PAGE = 4096, ALIGN = 256 };
 
 static struct allocation **table;  // by address
-static int count, size, open_count;
+static struct allocation *freed;
+static int count, size;
 
 static int position(const void *pointer) {
     int low = 0, high = count;
@@ -53,22 +54,65 @@ static void allocation_add(struct allocation *a) {
     count++;
 }
 
-bool allocation_open(const void *address) {
+// Device memory that is open at the moment, by pages.
+static struct range *opened;
+static int opened_count, opened_size;
+
+bool allocation_open(const void *address, size_t bytes) {
     struct allocation *a = allocation_at(address);
-    if (a == NULL || a->device == NULL || a->symbol || a->open)
+    if (a == NULL || a->device == NULL || a->symbol)
         return false;
-    a->open = true;
-    open_count++;
-    return mprotect(a->mapping, a->mapped - PAGE, PROT_READ | PROT_WRITE) == 0;
+    char *end = a->mapping + a->mapped - PAGE, *at = (char *)((uintptr_t)address & -PAGE);
+    char *to = (char *)(((uintptr_t)address + bytes + PAGE - 1) & -PAGE);
+    for (int i = 0; i < opened_count; i++)
+        if (at >= opened[i].begin && at < opened[i].end)
+            at = opened[i].end;
+    if (at >= to)
+        return false;
+    to = to < end ? to : end;
+    if (mprotect(at, (size_t)(to - at), PROT_READ | PROT_WRITE) != 0)
+        return false;
+    if (opened_count > 0 && opened[opened_count - 1].end == at) {
+        opened[opened_count - 1].end = to;
+        return true;
+    }
+    if (opened_count == opened_size) {
+        opened_size = opened_size ? 2 * opened_size : 64;
+        opened = realloc(opened, (size_t)opened_size * sizeof *opened);
+    }
+    opened[opened_count++] = (struct range){at, to};
+    return true;
 }
 
+bool allocation_is_open(const void *address) {
+    for (int i = opened_count - 1; i >= 0; i--)
+        if ((const char *)address >= opened[i].begin &&
+            (const char *)address < opened[i].end)
+            return true;
+    return false;
+}
+
+// A kernel has come to closed memory. It will probably go on: open ever larger pieces, and
+// at last all of it.
+bool allocation_fault(const void *address) {
+    struct allocation *a = allocation_at(address);
+    if (a == NULL)
+        return false;
+    if (a->faults < 4)
+        return allocation_open(address, (size_t)(16 * PAGE) << 3 * a->faults++);
+    if (a->faults++ > 4)
+        return false;
+    return allocation_open(a->base, a->bytes);
+}
+
+// Called when the host has waited: until then its own code has no business there, but
+// opening and closing memory for each op would cost more than the ops.
 void allocations_close(void) {
-    for (int i = 0; open_count > 0 && i < count; i++)
-        if (table[i]->open) {
-            mprotect(table[i]->mapping, table[i]->mapped - PAGE, PROT_NONE);
-            table[i]->open = false;
-            open_count--;
-        }
+    while (opened_count > 0) {
+        struct range *r = &opened[--opened_count];
+        mprotect(r->begin, (size_t)(r->end - r->begin), PROT_NONE);
+        allocation_at(r->end - 1)->faults = 0;
+    }
 }
 
 // `&d_data, n` or `(void **)&d_data, n`: the variable's name, for reports.
@@ -89,13 +133,13 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         return cudaSuccess;
     size_t rounded = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     size_t pages = (rounded + PAGE - 1) / PAGE * PAGE;
-    if (rounded < bytes || (device != NULL && device->memory_used + rounded >
-                                                  (size_t)param.memory_gib << 30))
+    if (rounded < bytes ||
+        (device != NULL && device->memory_used + rounded > (size_t)param.memory_gib << 30))
         return fail(cudaErrorMemoryAllocation);
     struct allocation *a = calloc(1, sizeof *a);
     a->mapped = pages + PAGE;
-    a->mapping = mmap(NULL, a->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+    a->mapping = mmap(NULL, a->mapped, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a->mapping == MAP_FAILED ||
         (device == NULL && mprotect(a->mapping, pages, PROT_READ | PROT_WRITE) != 0)) {
         free(a);
@@ -113,20 +157,24 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
 }
 
 void allocation_release(void *pointer) {
+    allocations_close();
     int i = position(pointer) - 1;
     struct allocation *a = table[i];
     memmove(table + i, table + i + 1, (size_t)(--count - i) * sizeof *table);
     if (a->device != NULL)
         a->device->memory_used -= a->bytes;
-    open_count -= a->open;
     munmap(a->mapping, a->mapped);
     free(a->log);
-    free(a);
+    a->log = NULL;
+    a->logs = a->log_size = 0;
+    a->next_freed = freed;  // what is known of kernels may still point to it
+    freed = a;
 }
 
 static bool is_base(const void *pointer, bool of_device) {
     const struct allocation *a = allocation_at(pointer);
-    return a != NULL && a->base == pointer && !a->symbol && (a->device != NULL) == of_device;
+    return a != NULL && a->base == pointer && !a->symbol &&
+           (a->device != NULL) == of_device;
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
@@ -231,11 +279,11 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     if (kind > cudaMemcpyDefault)
         return fail(cudaErrorInvalidMemcpyDirection);
     // Pinned memory has an address on the device too, so it may stand for either side.
-    static const struct { bool to_gpu, from_gpu; } said[] = {
-        {false, false}, {true, false}, {false, true}, {true, true}};
-    if (kind != cudaMemcpyDefault &&
-        ((said[kind].to_gpu != to_gpu && a != PINNED) ||
-         (said[kind].from_gpu != from_gpu && b != PINNED)))
+    static const struct {
+        bool to_gpu, from_gpu;
+    } said[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+    if (kind != cudaMemcpyDefault && ((said[kind].to_gpu != to_gpu && a != PINNED) ||
+                                      (said[kind].from_gpu != from_gpu && b != PINNED)))
         return fail(cudaErrorInvalidValue);
 
     struct op *op = op_new(OP_COPY, to_gpu && from_gpu ? "copy on device"
@@ -278,17 +326,17 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                            enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, false);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS | NOT_IN_CAPTURE);
     cudaError_t error = find_stream(0, &s);
     return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, true);
 }
@@ -299,9 +347,10 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
         from_device >= sim.devices)
         return fail(cudaErrorInvalidDevice);
     struct CUstream_st *s;
-    ENTER(param.copy_us, NEEDS_CONTEXT);
+    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
-    return error != cudaSuccess ? error : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
+    return error != cudaSuccess ? error
+                                : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
 }
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
@@ -312,7 +361,7 @@ cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_d
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
     struct CUstream_st *s;
     struct device *device;
-    ENTER(param.memset_us, NEEDS_CONTEXT);
+    ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
     cudaError_t error = find_stream(stream, &s);
     if (error != cudaSuccess || bytes == 0)
         return error;
@@ -331,11 +380,14 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 }
 
 void copy_effects(struct op *op) {
-    allocation_open(op->to);
+    struct allocation *a = allocation_at(op->to);
+    if (a != NULL)
+        a->version++;
+    allocation_open(op->to, op->bytes);
     if (op->kind == OP_MEMSET)
         memset(op->to, op->value, op->bytes);
     else {
-        allocation_open(op->from);
+        allocation_open(op->from, op->bytes);
         memmove(op->to, op->from, op->bytes);
     }
     if (op->kind == OP_COPY)
@@ -343,7 +395,8 @@ void copy_effects(struct op *op) {
     order_access(op, op->to, op->bytes, true);
 }
 
-// ---- __device__ and __constant__ variables: the host's own memory ---------------------------
+// ---- __device__ and __constant__ variables: the host's own memory
+// ---------------------------
 static void symbol_add(void *symbol, size_t bytes) {
     if (allocation_at(symbol) != NULL)
         return;
@@ -356,11 +409,12 @@ static void symbol_add(void *symbol, size_t bytes) {
     allocation_add(a);
 }
 
-cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbol, void *host,
-                            size_t bytes, size_t offset, bool to_symbol, bool wait,
-                            enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbol,
+                            void *host, size_t bytes, size_t offset, bool to_symbol,
+                            bool wait, enum cudaMemcpyKind kind, cudaStream_t stream) {
     struct CUstream_st *s;
-    cudaError_t error = enter(call, param.copy_us, NEEDS_CONTEXT | (wait ? NOT_IN_CAPTURE : 0));
+    cudaError_t error =
+        enter(call, param.copy_us, NEEDS_CONTEXT | SUBMITS | (wait ? NOT_IN_CAPTURE : 0));
     if (error == cudaSuccess)
         error = find_stream(stream, &s);
     if (error != cudaSuccess)

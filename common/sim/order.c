@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Reports of unordered access: two ops of different streams on one allocation, one of them
-// writing, and nothing that makes one come before the other. What comes before what is kept in
-// vector clocks, which streams pass on through events, the host's synchronizing and the
+// writing, and nothing that makes one come before the other. What comes before what is kept
+// in vector clocks, which streams pass on through events, the host's synchronizing and the
 // default stream's rules. It does not matter for a report whether this run went wrong.
 //
 // A copy's bytes are known. Of a kernel only the pointer is, so it counts as touching the
@@ -26,7 +26,8 @@ static void reserve(struct order *order, int count) {
     if (order->count >= count)
         return;
     order->seen = realloc(order->seen, (size_t)count * sizeof *order->seen);
-    memset(order->seen + order->count, 0, (size_t)(count - order->count) * sizeof *order->seen);
+    memset(order->seen + order->count, 0,
+           (size_t)(count - order->count) * sizeof *order->seen);
     order->count = count;
 }
 
@@ -63,7 +64,8 @@ void order_submit(struct op *op) {
         order_copy(&op->order, &stream->order);
 }
 
-// ---- Lines that say `unordered on purpose` -------------------------------------------------
+// ---- Lines that say `unordered on purpose`
+// -------------------------------------------------
 static struct {
     const char *file;
     const int *lines;
@@ -99,18 +101,21 @@ static void report(const struct access_log *first, const struct access_log *seco
         return;
     pairs[pair_count][0] = first->site;
     pairs[pair_count++][1] = second->site;
-    snprintf(one, sizeof one, first->number ? "stream %d" : "the default stream", first->number);
+    snprintf(one, sizeof one, first->number ? "stream %d" : "the default stream",
+             first->number);
     snprintf(other, sizeof other, second->number ? "stream %d" : "the default stream",
              second->number);
-    fprintf(stderr,
-            "sim: unordered access: %s (%s, %s:%d) %s what %s (%s, %s:%d) %s (%zu bytes at %s); "
-            "missing edge: record an event after line %d in %s and make %s wait for it before "
-            "line %d\n",
-            second->name, other, second->site.file, second->site.line,
-            second->writes ? "writes" : "reads", first->name, one, first->site.file,
-            first->site.line, first->writes ? "writes" : "reads", a->bytes,
-            a->name[0] ? a->name : "an allocation", first->site.line, one, other,
-            second->site.line);
+    fprintf(
+        stderr,
+        "sim: unordered access: %s (%s, %s:%d) %s what %s (%s, %s:%d) %s (%zu bytes at "
+        "%s); "
+        "missing edge: record an event after line %d in %s and make %s wait for it before "
+        "line %d\n",
+        second->name, other, second->site.file, second->site.line,
+        second->writes ? "writes" : "reads", first->name, one, first->site.file,
+        first->site.line, first->writes ? "writes" : "reads", a->bytes,
+        a->name[0] ? a->name : "an allocation", first->site.line, one, other,
+        second->site.line);
 }
 
 // Notes that an op touches [pointer, pointer + bytes) and compares it with earlier notes.
@@ -140,14 +145,16 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
             continue;
         }
         bool overlap = log->begin < now.end && now.begin < log->end;
-        bool before = log->stream < op->order.count && log->seq <= op->order.seen[log->stream];
+        bool before =
+            log->stream < op->order.count && log->seq <= op->order.seen[log->stream];
         if (overlap && !before && (log->writes || writes)) {
             bool first = log->serial < now.serial;
             report(first ? log : &now, first ? &now : log, a);
         }
     }
     if (same == NULL) {
-        if (a->logs == LOGS_MAX)  // forget the oldest: a report may be missed, never made up
+        if (a->logs ==
+            LOGS_MAX)  // forget the oldest: a report may be missed, never made up
             memmove(a->log, a->log + 1, (size_t)--a->logs * sizeof *a->log);
         if (a->logs == a->log_size) {
             a->log_size = a->log_size ? 2 * a->log_size : 4;

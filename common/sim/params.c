@@ -33,7 +33,7 @@ static const struct {
     SIM_PARAMS(SIM_KEY)
 #undef SIM_KEY
 #define SIM_KEY(key) {#key, NULL, &param.key},
-    SIM_TABLES(SIM_KEY)
+        SIM_TABLES(SIM_KEY)
 #undef SIM_KEY
 };
 enum { KEYS = sizeof keys / sizeof keys[0] };
@@ -94,7 +94,8 @@ static void parse(const char *file, char *text) {
         if (strcmp(name, "name") == 0) {
             // Nothing that it prints may pass for hardware.
             bool says_so = strstr(value, "imulated") != NULL;
-            snprintf(param.name, sizeof param.name, "%s%s", says_so ? "" : "Simulated ", value);
+            snprintf(param.name, sizeof param.name, "%s%s", says_so ? "" : "Simulated ",
+                     value);
         } else if (key == KEYS)
             die("%s:%d: no parameter is called %s", file, line, name);
         else if (seen[key])
@@ -112,10 +113,12 @@ static void parse(const char *file, char *text) {
     if (param.sms < 1 || param.sms > SMS_MAX || param.clock_mhz <= 0 ||
         param.queue_depth < 1 || param.queue_depth > RING / 2 || param.memory_gbps <= 0)
         die("%s:%d: sms must be 1 .. %d, queue_depth 1 .. %d, clock_mhz and memory_gbps "
-            "above zero", file, line, SMS_MAX, RING / 2);
+            "above zero",
+            file, line, SMS_MAX, RING / 2);
     if (param.block_wait_us.count != param.block_wake_us.count ||
         param.block_wait_us.count != param.block_cpu_us.count)
-        die("%s:%d: block_wait_us, block_wake_us and block_cpu_us differ in length", file, line);
+        die("%s:%d: block_wait_us, block_wake_us and block_cpu_us differ in length", file,
+            line);
 }
 
 void params_load(void) {
@@ -143,7 +146,8 @@ double table_at(const struct table *x, const struct table *y, double at) {
         return y->value[0];
     for (int i = 1; i < x->count; i++)
         if (at <= x->value[i])
-            return y->value[i - 1] + (at - x->value[i - 1]) / (x->value[i] - x->value[i - 1]) *
+            return y->value[i - 1] + (at - x->value[i - 1]) /
+                                         (x->value[i] - x->value[i - 1]) *
                                          (y->value[i] - y->value[i - 1]);
     return y->value[x->count - 1];
 }

@@ -7,9 +7,10 @@
 Only these change, and no line moves:
   Kernel<<<grid, block>>>(x)       SIM_LAUNCH("Kernel", (Kernel), grid, block)(x)
   extern __shared__ T name[];      static T *const name = (T *)sim_dynamic_shared;
+  __shared__ T name[N];            the same, and sim_static_shared(sizeof name);
   asm("mov.u64 %0, %%clock64;" : "=l"(t))      t = clock64(), likewise %globaltimer, %smid
-A comment with `unordered on purpose`, on a launch's or copy's line or the one above, keeps
-the device from reporting it. Comments, strings and raw strings are left alone.
+A comment with `unordered on purpose`, on a launch's or copy's line or above it, keeps the
+device from reporting it. Comments, strings and raw strings are left alone.
 """
 
 import os
@@ -23,10 +24,14 @@ SKIP = re.compile(r'''//[^\n]*(?:\\\n[^\n]*)*      # comments
                     | "(?:\\.|[^"\\\n])*"''', re.S | re.X)
 REGISTERS = {"globaltimer": "sim_globaltimer()", "clock64": "clock64()", "clock": "clock()",
              "smid": "sim_smid()"}
-ASM = re.compile(r'asm\s*(?:volatile|__volatile__)?\s*\(\s*"\s*mov\.[bsu](?:32|64)\s+%0\s*,\s*'
+ASM = re.compile(r'asm\s*(?:volatile|__volatile__)?\s*\('
+                 r'\s*"\s*mov\.[bsu](?:32|64)\s+%0\s*,\s*'
                  r'%%?(\w+)\s*;\s*"\s*:\s*"=[lr]"\s*\(([^()]*(?:\([^()]*\))*[^()]*)\)\s*'
                  r'(?:::\s*"memory"\s*)?\)')
-SHARED = re.compile(r'extern\s+__shared__\s+((?:\w+\s+)*?\w+(?:\s*::\s*\w+)*)\s+(\w+)\s*\[\s*\]\s*;')
+SHARED = re.compile(r'extern\s+__shared__\s+((?:\w+\s+)*?\w+(?:\s*::\s*\w+)*)\s+'
+                    r'(\w+)\s*\[\s*\]\s*;')
+STATIC_SHARED = re.compile(r'(?<!extern )(?<!extern\t)__shared__\s+[^;=(){}]*?(\w+)\s*'
+                           r'(?:\[[^;{}]*\])*\s*;')
 CLOSERS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -121,10 +126,13 @@ def register_read(match):
 
 
 def purpose_lines(source):
-    lines = []
+    """The lines of each statement that a comment says is unordered on purpose."""
+    lines, code, open_ended = [], mask(source).split("\n"), False
     for number, line in enumerate(source.split("\n"), 1):
-        if re.search(r"//.*unordered on purpose", line):
-            lines += [number, number + 1]
+        open_ended |= bool(re.search(r"//.*[Uu]nordered on purpose", line))
+        if open_ended:
+            lines.append(number)
+            open_ended = ";" not in code[number - 1]
     return lines
 
 
@@ -133,12 +141,15 @@ def rewrite(source, path):
     text = replace_code(ASM, register_read, source)
     text = replace_code(SHARED, lambda m: f"static {m.group(1)} *const {m.group(2)} = "
                                           f"({m.group(1)} *)sim_dynamic_shared;", text)
+    text = replace_code(STATIC_SHARED, lambda m: f"{m.group()} sim_static_shared("
+                                                 f"sizeof {m.group(1)});", text)
     text = launches(text)
     head = []
     lines = purpose_lines(source)
     if lines:
         head += ['extern "C" void sim_unordered_on_purpose(const char *, const int *);',
-                 "static const int sim_purpose_lines[] = {%s, 0};" % ", ".join(map(str, lines)),
+                 "static const int sim_purpose_lines[] = {"
+                 + ", ".join(map(str, lines)) + ", 0};",
                  "static const bool sim_purpose = (sim_unordered_on_purpose("
                  f'"{path}", sim_purpose_lines), true);']
     return "\n".join(head + [f'#line 1 "{path}"', text])

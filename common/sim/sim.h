@@ -6,6 +6,7 @@
 //   engine.c  when each op starts and ends  kernel.c  running kernels' bodies, their length
 //   api.c     streams, events, errors       memory.c  allocations, copies, host pointers
 //   graph.c   capture and graphs            order.c   reports of unordered access
+//   watch.c   what a body touches
 #ifndef SIM_H
 #define SIM_H
 
@@ -18,12 +19,13 @@
     P(shared_reserved_kib) P(memory_gib) P(l2_mib) P(memory_clock_khz) P(memory_bus_bits)    \
     P(driver_version) P(runtime_version) P(host_step_ns) P(clock_read_us)                    \
     P(cpu_clock_read_us) P(yield_us) P(sleep_extra_us) P(context_us) P(first_launch_us)      \
-    P(launch_us) P(record_timing_us) P(record_us) P(wait_event_us) P(query_us) P(sync_us)    \
+    P(launch_us) P(other_kernel_us) P(record_timing_us) P(record_us) P(wait_event_us) P(wait_other_device_us) P(query_us) P(sync_us)    \
     P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) P(graph_instantiate_us)       \
     P(graph_instantiate_node_us) P(capture_us) P(malloc_us) P(free_us) P(host_alloc_us)      \
     P(stream_create_us) P(event_create_us) P(query_device_us) P(last_error_us) P(submit_us)  \
-    P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us)     \
-    P(graph_us) P(graph_node_us) P(queue_depth) P(spin_unbilled_us) P(pinned_h2d_gbps)       \
+    P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us) P(engine_switch_us)     \
+    P(graph_us) P(graph_node_us) P(graph_join_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us)             \
+    P(cold_return_us) P(cold_calls) P(cold_factor) P(pinned_h2d_gbps)       \
     P(pinned_d2h_gbps) P(both_directions) P(pageable_h2d_gbps) P(pageable_d2h_gbps)          \
     P(staged_bytes) P(staging_gbps) P(copy_setup_us) P(copy_engines) P(d2d_gbps)             \
     P(peer_gbps) P(memory_gbps) P(sm_gbps)
@@ -89,6 +91,8 @@ struct op {
     bool ran;
     unsigned blocks_left, blocks_to_place;
     double block_us;
+    struct slot *slot;
+    size_t shared_each;          // what each of its blocks takes of an SM
     cudaError_t fault;
     void *to;                    // OP_COPY, OP_MEMSET, OP_FREE
     const void *from;
@@ -158,6 +162,8 @@ extern struct sim {
     struct CUstream_st **stream;
     int streams;
     cudaError_t last_error, sticky;
+    const void *last_launched;   // the kernel
+    int warm_calls;              // calls that submitted work since the last long wait
     bool in_kernel, in_host_function, per_thread_default, eager, launch_blocking;
     unsigned freed;              // counts what may have made room for a waiting op
     struct site site;
@@ -183,7 +189,7 @@ void engine_done(struct op *op, double now);
 double clock_ghz(const struct device *device, double at);
 
 // api.c
-enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4 };
+enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8 };
 cudaError_t enter(const char *call, double cost_us, int needs);
 cudaError_t fail(cudaError_t error);  // sets the last error and returns it
 struct device *current_device(void);
@@ -205,11 +211,33 @@ struct kernel *kernel_find(const void *function, const char *name);
 bool *kernel_loaded(struct kernel *kernel, int device);
 int *kernel_max_shared(struct kernel *kernel);
 int64_t kernel_clock(const void *place);
-void pages_free(struct page *pages);
 void kernel_begin(struct op *op);   // at the start: how long will a block take?
 void kernel_effects(struct op *op); // at the end: its writes become visible
+size_t kernel_static_shared(const struct kernel *kernel);
 size_t kernel_shared(const struct op *op);  // of one block, as an SM counts it
 void install_signal_handlers(void);
+
+// watch.c
+struct range {
+    char *begin, *end;
+};
+struct span {
+    struct range bytes;
+    bool written;
+};
+struct touched {  // all that a body touched
+    struct span *span;
+    int spans;
+    bool pure;                   // it depends on nothing else, and not on what it wrote itself
+    double bytes;
+    struct { struct allocation *allocation; uint64_t version; bool written; } *in;
+    int allocations;
+};
+void watch_begin(void);
+void watch_restore(void);
+struct page *watch_end(struct touched *touched);
+void pages_put_in_place(struct page *pages);
+void pages_free(struct page *pages);
 
 // memory.c
 struct allocation {
@@ -217,15 +245,18 @@ struct allocation {
     size_t bytes, mapped;
     char *mapping;
     struct device *device;       // NULL: pinned host memory
-    uint64_t id;
-    bool symbol, open;
-    char *kept;                  // a flag a page, while a kernel is watched
+    uint64_t id, version;        // the version counts writes
+    bool symbol;
+    int faults;                  // how often a kernel came to closed pages of it
     char name[48];
     struct access_log *log;      // who touched it, in order.c
     int logs, log_size;
+    struct allocation *next_freed;
 };
 struct allocation *allocation_at(const void *pointer);
-bool allocation_open(const void *address);  // let a kernel or copy touch device memory
+bool allocation_open(const void *address, size_t bytes);  // until the call returns
+bool allocation_fault(const void *address);
+bool allocation_is_open(const void *address);
 void allocations_close(void);
 void allocation_release(void *pointer);
 bool host_can_read(const void *pointer);
@@ -240,6 +271,7 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
 
 // graph.c
 bool capturing(const struct CUstream_st *stream);
+bool capture_ended(const struct CUevent_st *event);  // recorded in one that is over
 bool any_capture(void);
 cudaError_t capture_add(struct CUstream_st *stream, struct op *op);
 cudaError_t capture_forbids(struct CUstream_st *stream);

@@ -46,12 +46,15 @@ int main(void) {
     printf("slept %.1f s, CPU %.1f s\n", (now_us() - wall) / 1e6, slept / 1e6);
     sim_host_work(2e9);
     gettimeofday(&day2, NULL);
-    printf("steady %.1f\n",
-           std::chrono::duration<double>(std::chrono::steady_clock::now() - steady).count());
-    printf("system %.1f\n",
-           std::chrono::duration<double>(std::chrono::system_clock::now() - system).count());
+    printf(
+        "steady %.1f\n",
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - steady).count());
+    printf(
+        "system %.1f\n",
+        std::chrono::duration<double>(std::chrono::system_clock::now() - system).count());
     printf("time %ld\n", (long)(time(NULL) - seconds));
-    printf("day %.1f\n", (double)(day2.tv_sec - day.tv_sec) + 1e-6 * (double)(day2.tv_usec - day.tv_usec));
+    printf("day %.1f\n", (double)(day2.tv_sec - day.tv_sec) +
+                             1e-6 * (double)(day2.tv_usec - day.tv_usec));
     printf("worked CPU %.1f s\n", (cpu_us() - cpu) / 1e6);
     printf("clock %.1f\n", (double)(clock() - ticks) / CLOCKS_PER_SEC);
     struct rusage usage;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The probes whose figures an H200 gave, run on the simulated device: `name value` lines that
-// test_sim.py compares with the recorded figures.
+// The probes whose figures an H200 gave, run on the simulated device: `name value` lines
+// that test_sim.py compares with the recorded figures.
 #include "check.h"
 
 __global__ void Null(void) {}
@@ -29,7 +29,15 @@ __global__ void Phases(long long a, long long b, long long *out) {
 static cudaEvent_t e0, e1, quiet, quiet2;
 static cudaStream_t a, b, c;
 
-static void say(const char *name, double value) { printf("%s %.4f\n", name, value); }
+static void say(const char *name, double value) {
+    printf("%s %.4f\n", name, value);
+}
+// The probes ran in loops: calls that have just been made many times cost least.
+static void warm_host(void) {
+    for (int i = 0; i < 50; i++)
+        CHECK(cudaEventRecord(e0));
+    CHECK(cudaDeviceSynchronize());
+}
 static double elapsed_us(void) {
     float ms;
     CHECK(cudaEventSynchronize(e1));
@@ -87,6 +95,7 @@ template <class F> static double queued(int count, F round) {
 }
 
 static void events(void) {
+    warm_host();
     CHECK(cudaEventRecord(e0));
     CHECK(cudaEventRecord(e1));
     say("event_empty", elapsed_us());
@@ -101,8 +110,10 @@ static void events(void) {
     CHECK(cudaEventRecord(e1));
     say("event_null_batch", elapsed_us() / 1000);
     say("queued_null", queued(400, [] { Null<<<1, 1, 0, a>>>(); }));
-    say("queued_timing", queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(e1, a); }));
-    say("queued_quiet", queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(quiet, a); }));
+    say("queued_timing",
+        queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(e1, a); }));
+    say("queued_quiet",
+        queued(400, [] { Null<<<1, 1, 0, a>>>(), cudaEventRecord(quiet, a); }));
 
     cudaEvent_t kinds[2] = {e0, quiet}, others[2] = {e1, quiet2};
     for (int k = 0; k < 2; k++) {
@@ -120,8 +131,10 @@ static void events(void) {
         say(k ? "null_record_quiet" : "null_record_timing", (now_us() - t) / 5000);
         t = now_us();
         for (int i = 0; i < 2000; i++) {
+            Null<<<1, 1, 0, a>>>();
             CHECK(cudaEventRecord(kinds[k], a));
             CHECK(cudaStreamWaitEvent(b, kinds[k]));
+            Null<<<1, 1, 0, b>>>();
             CHECK(cudaEventRecord(others[k], b));
             CHECK(cudaStreamWaitEvent(a, others[k], 0));
         }
@@ -134,12 +147,13 @@ static void waits(void) {
     cudaEvent_t sleepy;
     CHECK(cudaEventCreateWithFlags(&sleepy, cudaEventBlockingSync));
     const double ms[] = {0.01, 0.1, 1, 10, 50};
+    Wait<<<1, 1>>>(1);
     for (int i = 0; i < 5; i++)
         for (int how = 0; how < 3; how++) {
             cudaEvent_t event = how == 1 ? sleepy : e1;
             char name[48];
             const char *word[] = {"spin", "block", "poll"};
-            CHECK(cudaDeviceSynchronize());
+            warm_host();
             double t = now_us(), used = cpu_us();
             Wait<<<1, 1>>>(cycles(1e3 * ms[i]));
             CHECK(cudaEventRecord(event));
@@ -199,7 +213,7 @@ static void copies(void) {
     const char *names[] = {"pinned_h2d", "pinned_d2h", "pinned_both", "pageable_h2d",
                            "pageable_d2h"};
     for (int i = 0; i < 5; i++) {
-        CHECK(cudaDeviceSynchronize());
+        warm_host();
         double t = now_us(), returned = 0;
         if (i == 0 || i == 2)
             CHECK(cudaMemcpyAsync(d, pinned, BYTES, cudaMemcpyHostToDevice, a));
@@ -287,7 +301,80 @@ static void graphs(void) {
     CHECK(cudaGraphDestroy(graph));
 }
 
+// Sixteen chunks, copied in, waited over and copied out as 3 : 5 : 1: times against what
+// the stages alone predict, one stage after the other and in three streams.
+__global__ void Work(char *chunk, long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles)
+        ;
+    chunk[0]++;
+}
+
+static void pipeline(int mib) {
+    enum { CHUNKS = 16 };
+    size_t bytes = (size_t)mib << 20, out = bytes / 3;
+    char *d, *h, name[32];
+    cudaStream_t s[3];
+    cudaEvent_t in[CHUNKS], done[CHUNKS];
+    CHECK(cudaMalloc(&d, CHUNKS * bytes));
+    CHECK(cudaMallocHost(&h, CHUNKS * bytes));
+    for (int i = 0; i < 3; i++)
+        CHECK(cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking));
+    for (int i = 0; i < CHUNKS; i++) {
+        CHECK(cudaEventCreateWithFlags(&in[i], cudaEventDisableTiming));
+        CHECK(cudaEventCreateWithFlags(&done[i], cudaEventDisableTiming));
+    }
+    Work<<<1, 1, 0, s[1]>>>(d, 1);
+    double stage[3];
+    for (int k = 0; k < 3; k++) {  // each alone
+        CHECK(cudaDeviceSynchronize());
+        CHECK(cudaEventRecord(e0, s[0]));
+        for (int i = 0; i < CHUNKS; i++) {
+            if (k == 0)
+                CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes,
+                                      cudaMemcpyHostToDevice, s[0]));
+            else if (k == 1)
+                Work<<<1, 1, 0, s[0]>>>(d + i * bytes, cycles(5 * stage[0] / 3));
+            else
+                CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out,
+                                      cudaMemcpyDeviceToHost, s[0]));
+        }
+        CHECK(cudaEventRecord(e1, s[0]));
+        stage[k] = elapsed_us() / CHUNKS;
+    }
+    for (int streams = 1; streams <= 3; streams += 2) {
+        CHECK(cudaDeviceSynchronize());
+        double t = now_us();
+        for (int i = 0; i < CHUNKS; i++) {
+            cudaStream_t a = s[0], b = s[streams / 2], c = s[streams - 1];
+            CHECK(cudaMemcpyAsync(d + i * bytes, h + i * bytes, bytes,
+                                  cudaMemcpyHostToDevice, a));
+            if (streams > 1) {
+                CHECK(cudaEventRecord(in[i], a));
+                CHECK(cudaStreamWaitEvent(b, in[i], 0));
+            }
+            Work<<<1, 1, 0, b>>>(d + i * bytes, cycles(5 * stage[0] / 3));
+            if (streams > 1) {
+                CHECK(cudaEventRecord(done[i], b));
+                CHECK(cudaStreamWaitEvent(c, done[i], 0));
+            }
+            CHECK(cudaMemcpyAsync(h + i * bytes, d + i * bytes, out, cudaMemcpyDeviceToHost,
+                                  c));
+        }
+        CHECK(cudaDeviceSynchronize());
+        double sum = stage[0] + stage[1] + stage[2];
+        snprintf(name, sizeof name, streams > 1 ? "pipelined_%d" : "serial_%d", mib);
+        say(name,
+            (now_us() - t) / (streams > 1 ? sum + (CHUNKS - 1) * stage[1] : CHUNKS * sum));
+    }
+    CHECK(cudaFree(d));
+    CHECK(cudaFreeHost(h));
+}
+
 static void rest(void) {
+    pipeline(1);
+    pipeline(4);
+    pipeline(16);
     long long *d, h[2];
     CHECK(cudaMalloc(&d, sizeof h));
     Phases<<<1, 1>>>(200000, 600000, d);

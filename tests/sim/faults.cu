@@ -2,7 +2,9 @@
 // Bad pointers, one way an argv[1]. The host must live to print what the runtime says.
 #include "check.h"
 
-__global__ void Store(int *p, int i) { p[i] = 1; }
+__global__ void Store(int *p, int i) {
+    p[i] = 1;
+}
 __global__ void Recurse(int *p, int depth) {
     volatile char frame[4096];
     frame[depth % 4096] = 1;

@@ -31,19 +31,39 @@ template <typename T, int K> __global__ void Scale(T *x, int n) {
     if (i < n)
         x[i] = x[i] * (T)K * scale[1];
 }
-__global__ void Count(void) { atomicAdd(&counter, 1); }
+__global__ void Roomy(long long cycles) {  // 40 KiB a block: five fit on an SM of 228
+    __shared__ char room[40 << 10];
+    long long start = clock64();
+    room[threadIdx.x] = 1;
+    while (clock64() - start < cycles)
+        ;
+}
+__global__ void Count(void) {
+    atomicAdd(&counter, 1);
+}
 __global__ void Wait(long long cycles) {
     long long start = clock64();
     while (clock64() - start < cycles)
         ;
 }
-struct pair { char a; double b; };
-__global__ void Struct(double *out, struct pair p, bool twice) { *out = p.b * (twice ? 2 : 1) + p.a; }
+__global__ void Twice(int *out, const int *in) {
+    out[threadIdx.x] = 2 * in[threadIdx.x];
+}
+struct pair {
+    char a;
+    double b;
+};
+__global__ void Struct(double *out, struct pair p, bool twice) {
+    *out = p.b * (twice ? 2 : 1) + p.a;
+}
 static void add(void *user) {
     float ms;
-    *(int *)user += cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
+    *(int *)user +=
+        cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
 }
-static void say(const char *what, double value) { printf("%s %g\n", what, value); }
+static void say(const char *what, double value) {
+    printf("%s %g\n", what, value);
+}
 
 int main(void) {
     int h[256], *d, *d_total, value = 0;
@@ -97,6 +117,21 @@ int main(void) {
     CHECK(cudaLaunchKernel(Struct, dim3(1), dim3(1), args, 0, 0));
     CHECK(cudaMemcpy(&out, d_out, sizeof out, cudaMemcpyDeviceToHost));
     say("launch_kernel", out);
+    // The same launch again and again must see what changed in between, on either side.
+    int *d_twice, sum = 0;
+    CHECK(cudaMalloc(&d_twice, sizeof h));
+    for (int round = 0; round < 4; round++) {
+        h[0] = round < 3 ? round + 1 : 3;
+        if (round < 3)
+            CHECK(cudaMemcpy(d, h, sizeof h, cudaMemcpyHostToDevice));
+        else
+            CHECK(cudaMemset(d_twice, 0, sizeof h));
+        Twice<<<1, 256>>>(d_twice, d);
+        Twice<<<1, 256>>>(d_twice, d);
+        CHECK(cudaMemcpy(&value, d_twice, sizeof value, cudaMemcpyDeviceToHost));
+        sum = 10 * sum + value;
+    }
+    say("again", sum);
     int called = 0;
     Wait<<<1, 1, 0, a>>>(cycles(500));
     CHECK(cudaLaunchHostFunc(a, add, &called));
@@ -121,12 +156,21 @@ int main(void) {
         say(n == 264 ? "turns_264" : "turns_265", (int)((now_us() - t) / 1000));
     }
     // Both kernels' blocks need more than half of an SM's shared memory.
-    CHECK(cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
+    CHECK(
+        cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
     double t = now_us();
     Wait<<<132, 32, 120 << 10, a>>>(cycles(1000));
     Wait<<<132, 32, 120 << 10, high>>>(cycles(1000));
     CHECK(cudaDeviceSynchronize());
     say("shared_turns", (int)((now_us() - t) / 1000));
+    Roomy<<<1, 1>>>(1);
+    CHECK(cudaDeviceSynchronize());
+    for (int n = 5 * 132; n <= 5 * 132 + 1; n++) {
+        t = now_us();
+        Roomy<<<n, 32>>>(cycles(1000));
+        CHECK(cudaDeviceSynchronize());
+        say(n == 660 ? "roomy_660" : "roomy_661", (int)((now_us() - t) / 1000));
+    }
     // A stream of higher priority goes before those that wait.
     cudaEvent_t ends[2];
     float ms;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A producer and a consumer in two streams, ordered in the way that argv[1] names or in none:
-// prints how many elements the consumer found stale.
+// A producer and a consumer in two streams, ordered in the way that argv[1] names or in
+// none: prints how many elements the consumer found stale.
 #include "check.h"
 
 enum { N = 1 << 14 };
@@ -18,6 +18,9 @@ __global__ void Consumer(int *copy, const int *data) {
 __global__ void MayStore(int *sink, bool store) {
     if (store)
         *sink = 1;
+}
+__global__ void Add(int *to, const int *x, const int *y) {
+    *to = *x + *y;
 }
 static void callback(void *) {}
 
@@ -79,6 +82,9 @@ int main(int argc, char **argv) {
         // A pointer that is passed but never written through is no conflict.
         MayStore<<<1, 1, 0, a>>>(d_sink, false);
         MayStore<<<1, 1, 0, b>>>(d_sink, strcmp(how, "store") == 0);
+        // Neighbouring elements, and one between those that are read.
+        Add<<<1, 1, 0, a>>>(d_sink + 2, d_sink + 1, d_sink + 8);
+        Add<<<1, 1, 0, b>>>(d_sink + 3, d_sink + 1, d_sink + 8);
         CHECK(cudaDeviceSynchronize());
         CHECK(cudaMemcpy(h, d_copy, sizeof h, cudaMemcpyDeviceToHost));
         for (int i = 0; i < N; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A correctly ordered pipeline over the chunks of one allocation, three streams: the checksum
-// must be right and the device must not complain. Then the same as a graph.
+// A correctly ordered pipeline over the chunks of one allocation, three streams: the
+// checksum must be right and the device must not complain. Then the same as a graph.
 #include "check.h"
 #include <initializer_list>
 

@@ -8,7 +8,9 @@ __global__ void Wait(long long cycles) {
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Store(int *p) { *p = 1; }
+__global__ void Store(int *p) {
+    *p = 1;
+}
 
 static void say(const char *what, cudaError_t error) {
     printf("%s %s\n", what, cudaGetErrorName(error));
@@ -63,6 +65,7 @@ int main(void) {
     CHECK(cudaEventRecord(caught0, a));
     Null<<<1, 1, 0, a>>>();
     CHECK(cudaEventRecord(caught1, a));
+    say("elapsed_capturing", cudaEventElapsedTime(&ms, caught0, caught1));
     CHECK(cudaStreamEndCapture(a, &graph));
     say("elapsed_captured", cudaEventElapsedTime(&ms, caught0, caught1));
     say("query_captured", cudaEventQuery(caught1));
@@ -90,7 +93,8 @@ int main(void) {
     say("peek_keeps", cudaGetLastError());
     Null<<<1, 1, 60 << 10>>>();
     say("launch_too_much_shared", cudaGetLastError());
-    CHECK(cudaFuncSetAttribute(Null, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    CHECK(
+        cudaFuncSetAttribute(Null, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
     Null<<<1, 1, 60 << 10>>>();
     say("launch_shared_opted_in", cudaGetLastError());
     say("huge_malloc", cudaMalloc((void **)&graph, (size_t)1 << 50));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The simulation's own speed, by the real clock that test_sim.py reads: argv[1] picks a load.
+// The simulation's own speed, by the real clock that test_sim.py reads: argv[1] picks a
+// load.
 #include "check.h"
 
 __global__ void Null(void) {}

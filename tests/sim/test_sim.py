@@ -8,6 +8,7 @@
 SIM_SANITIZE=1 builds the engine with -fsanitize=address,undefined; CC and CXX are honoured.
 """
 
+import atexit
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ import rewrite  # noqa: E402
 
 SANITIZED = os.environ.get("SIM_SANITIZE", "") not in ("", "0")
 _folder = tempfile.TemporaryDirectory()
+atexit.register(_folder.cleanup)
 BUILD = os.environ.get("SIM_TEST_BUILD", _folder.name)
 _built = {}
 
@@ -96,7 +98,8 @@ class Returns(unittest.TestCase):
         "not_ready_is_no_last_error": "cudaSuccess",
         "elapsed_swapped": "cudaSuccess",
         "elapsed_cross_stream": "cudaSuccess",
-        "elapsed_captured": "cudaErrorInvalidResourceHandle",
+        "elapsed_capturing": "cudaErrorInvalidResourceHandle",
+        "elapsed_captured": "cudaErrorInvalidValue",
         "query_captured": "cudaErrorCapturedEvent",
         "query_never_recorded": "cudaSuccess",
         "wait_never_recorded": "cudaSuccess",
@@ -174,10 +177,11 @@ class Memory(unittest.TestCase):
         _, out, _ = run("features")
         self.assertEqual(table(out), {
             "reverse": "1", "sum": "32640", "template": "42", "constant": "126",
-            "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5",
+            "atomic": "320", "symbol": "4", "struct": "6", "launch_kernel": "3.5", "again": "2466",
             "host_function_early": "0", "host_function": "1", "occupancy_threads": "2",
             "occupancy_blocks": "32", "occupancy_shared": "4", "turns_264": "1",
-            "turns_265": "2", "shared_turns": "2", "priority_first": "1",
+            "turns_265": "2", "shared_turns": "2", "roomy_660": "1",
+            "roomy_661": "2", "priority_first": "1",
             "memory_used": "1", "memset": "7", "clock_khz": "1.98e+06",
             "name": "Simulated H200", "context_again": "1"})
 
@@ -291,7 +295,7 @@ class Parameters(unittest.TestCase):
     def test_errors_have_file_and_line(self):
         for change, line, words in (
                 (lambda t: t + "\nspeed = 3\n", None, "no parameter is called speed"),
-                (lambda t: t.replace("launch_us = 3.28 ", "launch_us = fast "), None,
+                (lambda t: t.replace("launch_us = 3.7 ", "launch_us = fast "), None,
                  "launch_us = fast: not a number"),
                 (lambda t: t.replace("\nsms = 132 ", "\n#"), None, "parameter sms is missing"),
                 (lambda t: t + "launch_us = 1\n", None, "launch_us was set in line"),
@@ -310,7 +314,7 @@ class Parameters(unittest.TestCase):
 
     def test_another_device(self):
         path, _ = self.with_ini(lambda t: t.replace("Simulated H200", "Toy 1000")
-                                .replace("launch_us = 3.28 ", "launch_us = 6.56 "))
+                                .replace("launch_us = 3.7 ", "launch_us = 6.56 "))
         seen = table(run("facts", SIM_DEVICE_FILE=path)[1])
         self.assertAlmostEqual(float(seen["launch_async"]), 6.56, delta=0.1)
         self.assertIn("name Simulated Toy 1000", run("features", SIM_DEVICE_FILE=path)[1])
@@ -327,10 +331,14 @@ class Parameters(unittest.TestCase):
 
 
 class Facts(unittest.TestCase):
-    """Figures that an H200 gave (driver 580.159.04, CUDA 13.0, 2026-11-30), within 1.2 x."""
+    """Figures that an H200 gave (driver 580.159.04, CUDA 13.0, 2026-11-30), within 1.2 x.
+
+    From probes; first_launch and the blocking waits from the kit's own labs on another hour,
+    where the two disagree; the CPU time of blocking waits is left to make fidelity.
+    """
 
     RECORDED = {
-        "context": 338, "first_launch": 290, "launch_async": 3.28, "launch_sync": 8.41,
+        "context": 338, "first_launch": 136, "launch_async": 3.28, "launch_sync": 8.41,
         "launch_wait_4000": 3.4, "launch_wait_5000": 3.81, "launch_wait_6000": 4.29,
         "launch_wait_8000": 5.35, "launch_wait_10000": 6.38, "queue_depth": 1025,
         "event_empty": 1.28, "event_null": 5.5, "event_null_batch": 3.57, "queued_null": 1.33,
@@ -338,21 +346,22 @@ class Facts(unittest.TestCase):
         "record_quiet": 0.24, "null_record_timing": 4.63, "null_record_quiet": 3.87,
         "hop_timing": 4.55, "hop_quiet": 3.62,
         "wall_spin_0.01": 20, "cpu_spin_0.01": 15.5, "wall_block_0.01": 46,
-        "cpu_block_0.01": 4.8, "wall_poll_0.01": 18, "cpu_poll_0.01": 18.6,
-        "wall_spin_0.1": 110, "cpu_spin_0.1": 106, "wall_block_0.1": 152, "cpu_block_0.1": 5.3,
+        "wall_poll_0.01": 18, "cpu_poll_0.01": 18.6,
+        "wall_spin_0.1": 110, "cpu_spin_0.1": 106, "wall_block_0.1": 223,
         "wall_poll_0.1": 109, "cpu_poll_0.1": 109, "wall_spin_1": 1011, "cpu_spin_1": 1006,
-        "wall_block_1": 1088, "cpu_block_1": 7.8, "wall_poll_1": 1011, "cpu_poll_1": 1012,
-        "wall_spin_10": 10014, "cpu_spin_10": 10005, "wall_block_10": 10380,
-        "cpu_block_10": 35, "wall_poll_10": 10023, "cpu_poll_10": 10026,
+        "wall_block_1": 1147, "wall_poll_1": 1011, "cpu_poll_1": 1012,
+        "wall_spin_10": 10014, "cpu_spin_10": 10005, "wall_block_10": 10230,
+        "wall_poll_10": 10023, "cpu_poll_10": 10026,
         "wall_spin_50": 50016, "cpu_spin_50": 50006, "wall_block_50": 50284,
-        "cpu_block_50": 66, "cpu_device_flag_event": 10105, "cpu_device_flag_sync": 39,
+        "cpu_device_flag_event": 10105, "cpu_device_flag_sync": 89.8,
         "one": 2.009, "same_stream": 4.011, "two_streams": 2.014, "full_sms": 4.012,
         "half_sms": 2.016, "legacy_default": 4.019, "pinned_h2d": 1.22, "pinned_d2h": 1.22,
-        "pinned_both": 1.33, "pageable_h2d": 7.5, "pageable_d2h": 4.2, "return_pinned": 2,
+        "pinned_both": 1.33, "pageable_h2d": 7.5, "pageable_d2h": 4.2,
         "return_pageable": 7450, "graph_node_1": 1.37, "graph_node_10": 0.78,
-        "graph_node_100": 0.69, "diamond_streams": 17.9, "diamond_graph": 3.1,
+        "graph_node_100": 0.69, "diamond_streams": 17.9, "diamond_graph": 4.44,
         "phase1_cycles": 200052, "phase2_cycles": 600056, "cold_1e6": 540, "warm_1e6": 512,
-        "lazy_launch_beside": 20205,
+        "lazy_launch_beside": 20205, "serial_1": 1.156, "serial_4": 1.048, "serial_16": 1.009,
+        "pipelined_1": 1.024, "pipelined_4": 1.004, "pipelined_16": 1.002,
     }
 
     def test_within_a_fifth(self):
@@ -363,11 +372,11 @@ class Facts(unittest.TestCase):
         self.assertEqual(far, [])
         self.assertEqual((float(seen["diamond_nodes"]), float(seen["diamond_edges"])), (4, 4))
         self.assertLess(float(seen["small_pageable_behind_busy"]), 20)
-        self.assertLess(float(seen["warm_launch_beside"]), 7)
+        self.assertLess(float(seen["warm_launch_beside"]), 7 * 1.2)
 
     def test_eager_loading(self):
         seen = table(run("facts", CUDA_MODULE_LOADING="EAGER")[1])
-        self.assertLess(float(seen["lazy_launch_beside"]), 7)
+        self.assertLess(float(seen["lazy_launch_beside"]), 7 * 1.2)
         self.assertLess(float(seen["first_launch"]), 20)
 
     def test_launch_blocking(self):
@@ -439,6 +448,16 @@ class Rewriter(unittest.TestCase):
         self.assertIn("sim_does_not_model_register_laneid()", text)
         self.assertIn("sim_purpose_lines[] = {4, 5, 0}", text)
         self.assertIn('#line 1 "a.cu"\n', text)
+
+    def test_purpose_covers_one_statement(self):
+        self.assertEqual(rewrite.purpose_lines(
+            "a();\n// unordered on purpose\nK<<<1,\n    1>>>(\n    x);\nK<<<1, 1>>>();\n"
+            "K<<<1, 1>>>();  // unordered on purpose\nb();\n"), [2, 3, 4, 5, 7])
+
+    def test_static_shared_memory_is_counted(self):
+        text = rewrite.rewrite("__shared__ float a[4][8];\n__shared__ int n;\n", "a.cu")
+        self.assertIn("a[4][8]; sim_static_shared(sizeof a);", text)
+        self.assertIn("int n; sim_static_shared(sizeof n);", text)
 
     def test_messages_name_the_original_line(self):
         _, messages = build("wrong", "#include <cuda_runtime.h>\n__global__ void K(int) {}\n"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The CUDA runtime as far as the labs use it, for the simulated device: what is declared here
-// is modelled, and what is missing is a compile error with its name in it. Numbers, defaults
-// and structs follow CUDA 13's documentation; see ../README.md for what each call does.
+// The CUDA runtime as far as the labs use it, for the simulated device: what is declared
+// here is modelled, and what is missing is a compile error with its name in it. Numbers,
+// defaults and structs follow CUDA 13's documentation; ../README.md says what is modelled.
 #ifndef SIM_CUDA_RUNTIME_H
 #define SIM_CUDA_RUNTIME_H
 
@@ -42,7 +42,8 @@ typedef struct { unsigned x, y, z; } uint3;
 #ifdef __cplusplus
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned vx = 1, unsigned vy = 1, unsigned vz = 1) : x(vx), y(vy), z(vz) {}
+    constexpr dim3(unsigned vx = 1, unsigned vy = 1, unsigned vz = 1)
+        : x(vx), y(vy), z(vz) {}
     constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
 };
 #else
@@ -92,10 +93,12 @@ typedef struct cudaGraphEdgeData {
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxBlockDimX, cudaDevAttrMaxBlockDimY,
     cudaDevAttrMaxBlockDimZ, cudaDevAttrMaxGridDimX, cudaDevAttrMaxGridDimY,
-    cudaDevAttrMaxGridDimZ, cudaDevAttrMaxSharedMemoryPerBlock = 8, cudaDevAttrWarpSize = 10,
-    cudaDevAttrMaxRegistersPerBlock = 12, cudaDevAttrClockRate = 13, cudaDevAttrGpuOverlap = 15,
+    cudaDevAttrMaxGridDimZ, cudaDevAttrMaxSharedMemoryPerBlock = 8,
+    cudaDevAttrWarpSize = 10, cudaDevAttrMaxRegistersPerBlock = 12,
+    cudaDevAttrClockRate = 13, cudaDevAttrGpuOverlap = 15,
     cudaDevAttrMultiProcessorCount = 16, cudaDevAttrKernelExecTimeout = 17,
-    cudaDevAttrIntegrated = 18, cudaDevAttrCanMapHostMemory = 19, cudaDevAttrComputeMode = 20,
+    cudaDevAttrIntegrated = 18, cudaDevAttrCanMapHostMemory = 19,
+    cudaDevAttrComputeMode = 20,
     cudaDevAttrConcurrentKernels = 31, cudaDevAttrEccEnabled = 32, cudaDevAttrPciBusId = 33,
     cudaDevAttrPciDeviceId = 34, cudaDevAttrMemoryClockRate = 36,
     cudaDevAttrGlobalMemoryBusWidth = 37, cudaDevAttrL2CacheSize = 38,
@@ -103,8 +106,10 @@ enum cudaDeviceAttr {
     cudaDevAttrUnifiedAddressing = 41, cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76, cudaDevAttrStreamPrioritiesSupported = 78,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrMaxRegistersPerMultiprocessor = 82, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-    cudaDevAttrMaxBlocksPerMultiprocessor = 106, cudaDevAttrReservedSharedMemoryPerBlock = 111,
+    cudaDevAttrMaxRegistersPerMultiprocessor = 82,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+    cudaDevAttrMaxBlocksPerMultiprocessor = 106,
+    cudaDevAttrReservedSharedMemoryPerBlock = 111,
 };
 struct cudaDeviceProp {
     char name[256];
@@ -158,26 +163,29 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
 cudaError_t cudaFreeHost(void *pointer);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream SIM_OR(0));
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                            enum cudaMemcpyKind kind, cudaStream_t stream SIM_OR(0));
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
                            size_t bytes);
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
                                 size_t bytes, cudaStream_t stream SIM_OR(0));
 cudaError_t cudaMemset(void *to, int value, size_t bytes);
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream SIM_OR(0));
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes,
+                            cudaStream_t stream SIM_OR(0));
 
 // Streams and events.
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+                                         int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags);
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority);
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device);
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags SIM_OR(0));
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags SIM_OR(0));
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
@@ -193,7 +201,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
 // Graphs, by stream capture.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                  enum cudaStreamCaptureStatus *status);
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count);
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count);
 cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to,
@@ -238,7 +247,8 @@ cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size, void *h
                             size_t bytes, size_t offset, bool to_symbol, bool wait,
                             enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t sim_symbol_address(void **pointer, void *symbol, size_t size);
-cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes, const void *function);
+cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes,
+                                    const void *function);
 cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value);
 cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t shared);
 
@@ -251,6 +261,7 @@ long long clock64(void);
 unsigned long long sim_globaltimer(void);
 unsigned sim_smid(void);
 void sim_thread_end(void);
+void sim_static_shared(size_t bytes);
 void __syncthreads(void);
 void __nanosleep(unsigned ns);
 #ifdef __cplusplus

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The C++ part of cuda_runtime.h: launches, overloads, and device functions. rewrite.py turns
-// `Kernel<<<g, b>>>(x)` into `SIM_LAUNCH("Kernel", (Kernel), g, b)(x)`, so the kernel's own
-// parameter types decide how the arguments convert, and whether a pointer is written through.
+// The C++ part of cuda_runtime.h: launches, overloads, and device functions. rewrite.py
+// turns `Kernel<<<g, b>>>(x)` into `SIM_LAUNCH("Kernel", (Kernel), g, b)(x)`, so the
+// kernel's own parameter types decide how the arguments convert, and whether a pointer is
+// written through.
 #ifndef SIM_LAUNCH_H
 #define SIM_LAUNCH_H
 
@@ -12,19 +13,23 @@
 #include <type_traits>
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-namespace { const bool sim_per_thread = (sim_use_per_thread_stream(), true); }
+namespace {
+const bool sim_per_thread = (sim_use_per_thread_stream(), true);
+}
 #endif
 
 // The simulation itself is not to be watched.
 #define SIM_UNWATCHED __attribute__((no_sanitize("thread")))
 
-template <class... P> SIM_UNWATCHED void sim_run_thread(const void *function, const void *args) {
+template <class... P>
+SIM_UNWATCHED void sim_run_thread(const void *function, const void *args) {
     std::apply((void (*)(P...))function, *(const std::tuple<P...> *)args);
     if (sim_clock_reads)
         sim_thread_end();
 }
 
-template <class... P> SIM_UNWATCHED void sim_run_block(const void *function, const void *args) {
+template <class... P>
+SIM_UNWATCHED void sim_run_block(const void *function, const void *args) {
     auto kernel = (void (*)(P...))function;
     const std::tuple<P...> values = *(const std::tuple<P...> *)args;
     for (unsigned z = 0; z < blockDim.z; z++)
@@ -83,25 +88,27 @@ sim_launcher<P...> sim_make_launcher(const char *name, const char *file, int lin
     launch->shared = shared, launch->stream = stream;
     return launcher;
 }
-#define SIM_LAUNCH(name, ...)                                                                \
-    sim_make_launcher(name, __FILE__, __LINE__, __VA_ARGS__)
+#define SIM_LAUNCH(name, ...) sim_make_launcher(name, __FILE__, __LINE__, __VA_ARGS__)
 
 // A cast to const void * would lose the parameters' types, so this takes the kernel itself.
 template <class... P, size_t... I>
-cudaError_t sim_launch_array(sim_launcher<P...> launcher, void **args, std::index_sequence<I...>) {
+cudaError_t sim_launch_array(sim_launcher<P...> launcher, void **args,
+                             std::index_sequence<I...>) {
     (void)args;
     return launcher(*(std::remove_reference_t<P> *)args[I]...);
 }
 template <class... P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args,
                              size_t shared = 0, cudaStream_t stream = 0) {
-    return sim_launch_array(
-        sim_make_launcher("kernel", __FILE__, 0, kernel, grid, block, shared, stream),
-        args, std::index_sequence_for<P...>());
+    return sim_launch_array(sim_make_launcher("kernel", __FILE__, 0, kernel, grid, block,
+                                              shared, stream),
+                            args, std::index_sequence_for<P...>());
 }
 
 // Overloads that the real header has for typed pointers, symbols and kernels.
-template <class T> cudaError_t cudaMalloc(T **p, size_t n) { return cudaMalloc((void **)p, n); }
+template <class T> cudaError_t cudaMalloc(T **p, size_t n) {
+    return cudaMalloc((void **)p, n);
+}
 template <class T> cudaError_t cudaMallocHost(T **p, size_t n, unsigned flags = 0) {
     return cudaHostAlloc((void **)p, n, flags);
 }
@@ -126,41 +133,46 @@ static inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_
     return cudaGraphInstantiate(exec, graph, 0ull);  // CUDA 11
 }
 template <class T>
-cudaError_t cudaMemcpyToSymbol(const T &symbol, const void *from, size_t bytes, size_t offset = 0,
+cudaError_t cudaMemcpyToSymbol(const T &symbol, const void *from, size_t bytes,
+                               size_t offset = 0,
                                cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
-    return sim_symbol_copy("cudaMemcpyToSymbol", (void *)&symbol, sizeof symbol, (void *)from,
-                           bytes, offset, true, true, kind, 0);
+    return sim_symbol_copy("cudaMemcpyToSymbol", (void *)&symbol, sizeof symbol,
+                           (void *)from, bytes, offset, true, true, kind, 0);
 }
 template <class T>
 cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
-    return sim_symbol_copy("cudaMemcpyFromSymbol", (void *)&symbol, sizeof symbol, to, bytes,
-                           offset, false, true, kind, 0);
+    return sim_symbol_copy("cudaMemcpyFromSymbol", (void *)&symbol, sizeof symbol, to,
+                           bytes, offset, false, true, kind, 0);
 }
 template <class T>
 cudaError_t cudaMemcpyToSymbolAsync(const T &symbol, const void *from, size_t bytes,
-                                    size_t offset, cudaMemcpyKind kind, cudaStream_t stream = 0) {
+                                    size_t offset, cudaMemcpyKind kind,
+                                    cudaStream_t stream = 0) {
     return sim_symbol_copy("cudaMemcpyToSymbolAsync", (void *)&symbol, sizeof symbol,
                            (void *)from, bytes, offset, true, false, kind, stream);
 }
 template <class T>
-cudaError_t cudaMemcpyFromSymbolAsync(void *to, const T &symbol, size_t bytes, size_t offset,
-                                      cudaMemcpyKind kind, cudaStream_t stream = 0) {
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const T &symbol, size_t bytes,
+                                      size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t stream = 0) {
     return sim_symbol_copy("cudaMemcpyFromSymbolAsync", (void *)&symbol, sizeof symbol, to,
                            bytes, offset, false, false, kind, stream);
 }
 template <class T> cudaError_t cudaGetSymbolAddress(void **pointer, const T &symbol) {
     return sim_symbol_address(pointer, (void *)&symbol, sizeof symbol);
 }
-template <class F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, F *kernel) {
+template <class F>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, F *kernel) {
     return sim_function_attributes(attributes, (const void *)kernel);
 }
-template <class F> cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute which, int value) {
+template <class F>
+cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute which, int value) {
     return sim_function_set((const void *)kernel, which, value);
 }
 template <class F>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F *kernel, int threads,
-                                                          size_t shared) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F *kernel,
+                                                          int threads, size_t shared) {
     return sim_occupancy(blocks, (const void *)kernel, threads, shared);
 }
 
@@ -170,11 +182,27 @@ static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}
 static inline void __threadfence_system(void) {}
 static inline void __syncwarp(unsigned = 0xffffffffu) {}
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-template <class T> T __ldg(const T *p) { return *p; }
-template <class T, class U> T atomicAdd(T *p, U v) { T old = *p; *p = old + (T)v; return old; }
-template <class T, class U> T atomicSub(T *p, U v) { T old = *p; *p = old - (T)v; return old; }
-template <class T, class U> T atomicExch(T *p, U v) { T old = *p; *p = (T)v; return old; }
+static inline float __fmaf_rn(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+template <class T> T __ldg(const T *p) {
+    return *p;
+}
+template <class T, class U> T atomicAdd(T *p, U v) {
+    T old = *p;
+    *p = old + (T)v;
+    return old;
+}
+template <class T, class U> T atomicSub(T *p, U v) {
+    T old = *p;
+    *p = old - (T)v;
+    return old;
+}
+template <class T, class U> T atomicExch(T *p, U v) {
+    T old = *p;
+    *p = (T)v;
+    return old;
+}
 template <class T, class U> T atomicMax(T *p, U v) {
     T old = *p;
     *p = old < (T)v ? (T)v : old;
@@ -192,9 +220,10 @@ template <class T, class U, class V> T atomicCAS(T *p, U expected, V v) {
 }
 
 // Well-known functions that have no model: using one is a compile error that says so.
-#define SIM_LACKS(name)                                                                      \
-    template <class... A> __attribute__((unavailable(                                        \
-        "the simulated device does not model " #name))) cudaError_t name(A...)
+#define SIM_LACKS(name)                                                                    \
+    template <class... A>                                                                  \
+    __attribute__((unavailable("the simulated device does not model " #name))) cudaError_t \
+    name(A...)
 SIM_LACKS(cudaMallocManaged);
 SIM_LACKS(cudaMemPrefetchAsync);
 SIM_LACKS(cudaMemcpy2D);
@@ -221,7 +250,7 @@ SIM_LACKS(__ballot_sync);
 
 // Reports and error injection name the line and, for allocations, the variable. The calls
 // that touch memory note both on the way in; the macro does not expand inside itself.
-#define SIM_HERE(...) sim_site(__FILE__, __LINE__, #__VA_ARGS__)
+#define SIM_HERE(...)            sim_site(__FILE__, __LINE__, #__VA_ARGS__)
 #define cudaMalloc(...)          (SIM_HERE(__VA_ARGS__), cudaMalloc(__VA_ARGS__))
 #define cudaMallocAsync(...)     (SIM_HERE(__VA_ARGS__), cudaMallocAsync(__VA_ARGS__))
 #define cudaMallocHost(...)      (SIM_HERE(__VA_ARGS__), cudaMallocHost(__VA_ARGS__))
@@ -233,6 +262,7 @@ SIM_LACKS(__ballot_sync);
 #define cudaMemset(...)          (SIM_HERE(), cudaMemset(__VA_ARGS__))
 #define cudaMemsetAsync(...)     (SIM_HERE(), cudaMemsetAsync(__VA_ARGS__))
 #define cudaMemcpyToSymbol(...)  (SIM_HERE(), cudaMemcpyToSymbol(__VA_ARGS__))
+#define cudaLaunchKernel(...)    (SIM_HERE(), cudaLaunchKernel(__VA_ARGS__))
 #define cudaLaunchHostFunc(...)  (SIM_HERE(), cudaLaunchHostFunc(__VA_ARGS__))
 #define cudaEventRecord(...)     (SIM_HERE(), cudaEventRecord(__VA_ARGS__))
 #define cudaStreamWaitEvent(...) (SIM_HERE(), cudaStreamWaitEvent(__VA_ARGS__))
