@@ -319,7 +319,8 @@ class Grader:
         elif out.skipped is not None:
             lab.update(state=SKIPPED, reason=out.skipped)
         else:
-            lab.update(points=graded.earned, checks=[short(v) for v in graded.verdicts],
+            # Of fewer points than the range file has where a check is for hardware only.
+            lab.update(points=graded.earned, of=graded.points_of, checks=[short(v) for v in graded.verdicts],
                        figures=figures(out), without_spread=without_spread(out))
         lab["notes"] = graded.notes
         return lab, graded
