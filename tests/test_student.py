@@ -293,7 +293,7 @@ class Watch(FakeGpu):
         self.lab.write_text(self.good + "//! sleep 2\n")
         child = self.start()
         text = self.seen(child)
-        self.assertRegex(text, r"01 nullKernelAsync  12/12  full marks  NVIDIA H200\n")
+        self.assertRegex(text, r"01 nullKernelAsync  13/13  full marks  NVIDIA H200\n")
         self.save(self.good.replace("measured launch_sync = 8.364", "measured launch_sync = 8.864")
                   .replace("derived sync_over_async = 2.354", "derived sync_over_async = 1.000")
                   .replace("max 8.768", "max 8.968").replace("8.272 8.468", "8.272 8.868"))
