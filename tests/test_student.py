@@ -299,7 +299,7 @@ class Watch(FakeGpu):
                   .replace("max 8.768", "max 8.968").replace("8.272 8.468", "8.272 8.868"))
         text = self.seen(child)
         verdict = text[text.index("01 nullKernelAsync  "):].splitlines()
-        self.assertRegex(verdict[0], r"01 nullKernelAsync  \d/12  2 of 6 checks to go")
+        self.assertRegex(verdict[0], r"01 nullKernelAsync  \d/13  2 of 7 checks to go")
         self.assertRegex(verdict[2], r"  FAIL sync_over_async: 1.000 x, wanted 1.2 .. 100")
         self.assertIn("recomputed", verdict[3] + verdict[4])
         self.save("#error\n")
