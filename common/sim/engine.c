@@ -378,7 +378,7 @@ static double head_ready(struct CUstream_st *stream, struct op *op) {
     } else if (stream->last_class >= 0) {
         int class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
         if (class != stream->last_class)
-            ready = fmax(ready, stream->last_end + param.hop_us);
+            ready = fmax(ready, stream->last_end + param.engine_switch_us);
     }
     return op->ready = ready;
 }

@@ -373,10 +373,12 @@ void graph_node_done(struct op *op, double now) {
     run->node[done].op = NULL;
     op->run = NULL;
     op_free(op);
-    for (int i = done + 1; i < run->graph->nodes; i++)
+    for (int i = done + 1; i < run->graph->nodes; i++) {
+        bool joins = run->graph->node[i]->from_count > 1;
         for (int k = 0; k < run->graph->node[i]->from_count; k++)
             if (run->graph->node[i]->from[k] == done && --run->node[i].waiting_for == 0)
-                start_node(run, i, now);
+                start_node(run, i, now + (joins ? param.graph_join_us : 0.0));
+    }
     if (--run->left == 0)
         engine_done(run->parent, now);
 }

@@ -123,7 +123,7 @@ static void run_ended(void) {
 
 static int64_t sm_offset(void) {
     // Different SMs' clocks do not agree: spread them by a fixed pattern.
-    return (int64_t)(sim_smid() * 2654435761u >> 8);
+    return (int64_t)(sim_smid() * 2654435761u >> 12);
 }
 
 static int64_t read_clock(const void *place) {

@@ -23,8 +23,8 @@
     P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) P(graph_instantiate_us)       \
     P(graph_instantiate_node_us) P(capture_us) P(malloc_us) P(free_us) P(host_alloc_us)      \
     P(stream_create_us) P(event_create_us) P(query_device_us) P(last_error_us) P(submit_us)  \
-    P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us)     \
-    P(graph_us) P(graph_node_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us)             \
+    P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us) P(engine_switch_us)     \
+    P(graph_us) P(graph_node_us) P(graph_join_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us)             \
     P(cold_return_us) P(cold_calls) P(cold_factor) P(pinned_h2d_gbps)       \
     P(pinned_d2h_gbps) P(both_directions) P(pageable_h2d_gbps) P(pageable_d2h_gbps)          \
     P(staged_bytes) P(staging_gbps) P(copy_setup_us) P(copy_engines) P(d2d_gbps)             \

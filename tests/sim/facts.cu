@@ -131,8 +131,10 @@ static void events(void) {
         say(k ? "null_record_quiet" : "null_record_timing", (now_us() - t) / 5000);
         t = now_us();
         for (int i = 0; i < 2000; i++) {
+            Null<<<1, 1, 0, a>>>();
             CHECK(cudaEventRecord(kinds[k], a));
             CHECK(cudaStreamWaitEvent(b, kinds[k]));
+            Null<<<1, 1, 0, b>>>();
             CHECK(cudaEventRecord(others[k], b));
             CHECK(cudaStreamWaitEvent(a, others[k], 0));
         }
