@@ -51,6 +51,7 @@ static cudaEvent_t produced;  // made anew for each use: nobody has recorded it 
 // its lines have been written.
 static bool no_wait(int value) {
     Producer<<<BLOCKS, THREADS, 0, a>>>(d_data, value, producer_cycles);
+    // Unordered on purpose; so the simulated device does not report it.
     Consumer<<<BLOCKS, THREADS, 0, b>>>(d_copy, d_data);
     return true;
 }
@@ -80,6 +81,7 @@ static bool wait_before_record(int value) {
     // TODO(3): the two calls of TODO(1) in the wrong order. What will b wait for? Set written.
     // (3 lines)
     // Your lines here.
+    // Unordered on purpose: which of the two calls came too late?
     Consumer<<<BLOCKS, THREADS, 0, b>>>(d_copy, d_data);
     return written;
 }

@@ -51,6 +51,7 @@ static cudaEvent_t produced;  // made anew for each use: nobody has recorded it 
 // its lines have been written.
 static bool no_wait(int value) {
     Producer<<<BLOCKS, THREADS, 0, a>>>(d_data, value, producer_cycles);
+    // Unordered on purpose; so the simulated device does not report it.
     Consumer<<<BLOCKS, THREADS, 0, b>>>(d_copy, d_data);
     return true;
 }
@@ -91,6 +92,7 @@ static bool wait_before_record(int value) {
     CUDA_CHECK(cudaEventRecord(produced, a));
     written = true;
     // END SOLUTION
+    // Unordered on purpose: which of the two calls came too late?
     Consumer<<<BLOCKS, THREADS, 0, b>>>(d_copy, d_data);
     return written;
 }

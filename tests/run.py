@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Run every test: tests/test_*.py, or those whose names contain one of the arguments.
+"""Run every test: tests/test_*.py and tests/sim/test_*.py, or those whose names contain one of the arguments.
 
     tests/run.py [NAME...]
 
@@ -66,7 +66,8 @@ def flatten(suite):
 
 def main():
     warnings.simplefilter("error")
-    tests = list(flatten(unittest.defaultTestLoader.discover(str(HERE), pattern="test_*.py")))
+    tests = [test for folder in (HERE, HERE / "sim")
+             for test in flatten(unittest.TestLoader().discover(str(folder), "test_*.py"))]
     if sys.argv[1:]:
         tests = [t for t in tests if any(word in t.id() for word in sys.argv[1:])]
     result = Progress()

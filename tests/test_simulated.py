@@ -47,12 +47,13 @@ class Simulated(unittest.TestCase):
 
     def test_recorded_simulated_outputs_are_what_it_prints_byte_for_byte(self):
         kit.call("make", "-s", "build", "DIR=solutions", "BACKEND=sim", env=kit.clean_environment())
+        two_devices = kit.clean_environment(SIM_DEVICES="2")
         for stem in kit.STEMS:
             kept = kit.KIT / f"worksheets/recorded/simulated-h200/{stem}.txt"
             program = kit.KIT / "build/sim/solutions" / stem
             for attempt in range(2):
                 with self.subTest(stem, attempt=attempt):
-                    self.assertEqual(kit.call(program)[1], kept.read_text())
+                    self.assertEqual(kit.call(program, env=two_devices)[1], kept.read_text())
 
     def test_it_is_near_the_recorded_h200(self):
         code, out, err = kit.call(sys.executable, "common/sim/fidelity.py", "--check")

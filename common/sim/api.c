@@ -828,6 +828,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         return capture_wait(stream, event);
     if (!event->recorded)
         return cudaSuccess;  // nothing to wait for: orders nothing
+    if (event->device != stream->device)
+        host_busy(param.wait_other_device_us);
     if (event->stream != stream && !stream_done(event->stream, event->seq)) {
         struct op *op = op_new(OP_WAIT, "wait");
         op->wait_stream = event->stream;
@@ -875,6 +877,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop) {
     ENTER(param.query_us, NEEDS_CONTEXT);
     if (ms == NULL)
+        return fail(cudaErrorInvalidValue);
+    // As recorded: lab 04 for events of a capture that is over, a probe for the rest.
+    if (is_event(start) && is_event(stop) && capture_ended(start) && capture_ended(stop))
         return fail(cudaErrorInvalidValue);
     if (!is_event(start) || !is_event(stop) || start->capture != NULL ||
         stop->capture != NULL || !start->recorded || !stop->recorded ||

@@ -56,6 +56,10 @@ bool capturing(const struct CUstream_st *stream) {
     return stream->capture != NULL;
 }
 
+bool capture_ended(const struct CUevent_st *event) {
+    return event->capture != NULL && event->capture->ended;
+}
+
 bool any_capture(void) {
     for (struct capture *c = captures; c != NULL; c = c->next)
         if (!c->ended)

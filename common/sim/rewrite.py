@@ -129,7 +129,7 @@ def purpose_lines(source):
     """The lines of each statement that a comment says is unordered on purpose."""
     lines, code, open_ended = [], mask(source).split("\n"), False
     for number, line in enumerate(source.split("\n"), 1):
-        open_ended |= bool(re.search(r"//.*unordered on purpose", line))
+        open_ended |= bool(re.search(r"//.*[Uu]nordered on purpose", line))
         if open_ended:
             lines.append(number)
             open_ended = ";" not in code[number - 1]

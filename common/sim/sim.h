@@ -19,7 +19,7 @@
     P(shared_reserved_kib) P(memory_gib) P(l2_mib) P(memory_clock_khz) P(memory_bus_bits)    \
     P(driver_version) P(runtime_version) P(host_step_ns) P(clock_read_us)                    \
     P(cpu_clock_read_us) P(yield_us) P(sleep_extra_us) P(context_us) P(first_launch_us)      \
-    P(launch_us) P(other_kernel_us) P(record_timing_us) P(record_us) P(wait_event_us) P(query_us) P(sync_us)    \
+    P(launch_us) P(other_kernel_us) P(record_timing_us) P(record_us) P(wait_event_us) P(wait_other_device_us) P(query_us) P(sync_us)    \
     P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) P(graph_instantiate_us)       \
     P(graph_instantiate_node_us) P(capture_us) P(malloc_us) P(free_us) P(host_alloc_us)      \
     P(stream_create_us) P(event_create_us) P(query_device_us) P(last_error_us) P(submit_us)  \
@@ -271,6 +271,7 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
 
 // graph.c
 bool capturing(const struct CUstream_st *stream);
+bool capture_ended(const struct CUevent_st *event);  // recorded in one that is over
 bool any_capture(void);
 cudaError_t capture_add(struct CUstream_st *stream, struct op *op);
 cudaError_t capture_forbids(struct CUstream_st *stream);

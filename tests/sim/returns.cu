@@ -65,6 +65,7 @@ int main(void) {
     CHECK(cudaEventRecord(caught0, a));
     Null<<<1, 1, 0, a>>>();
     CHECK(cudaEventRecord(caught1, a));
+    say("elapsed_capturing", cudaEventElapsedTime(&ms, caught0, caught1));
     CHECK(cudaStreamEndCapture(a, &graph));
     say("elapsed_captured", cudaEventElapsedTime(&ms, caught0, caught1));
     say("query_captured", cudaEventQuery(caught1));

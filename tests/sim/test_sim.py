@@ -96,7 +96,8 @@ class Returns(unittest.TestCase):
         "not_ready_is_no_last_error": "cudaSuccess",
         "elapsed_swapped": "cudaSuccess",
         "elapsed_cross_stream": "cudaSuccess",
-        "elapsed_captured": "cudaErrorInvalidResourceHandle",
+        "elapsed_capturing": "cudaErrorInvalidResourceHandle",
+        "elapsed_captured": "cudaErrorInvalidValue",
         "query_captured": "cudaErrorCapturedEvent",
         "query_never_recorded": "cudaSuccess",
         "wait_never_recorded": "cudaSuccess",
@@ -292,7 +293,7 @@ class Parameters(unittest.TestCase):
     def test_errors_have_file_and_line(self):
         for change, line, words in (
                 (lambda t: t + "\nspeed = 3\n", None, "no parameter is called speed"),
-                (lambda t: t.replace("launch_us = 3.5 ", "launch_us = fast "), None,
+                (lambda t: t.replace("launch_us = 3.7 ", "launch_us = fast "), None,
                  "launch_us = fast: not a number"),
                 (lambda t: t.replace("\nsms = 132 ", "\n#"), None, "parameter sms is missing"),
                 (lambda t: t + "launch_us = 1\n", None, "launch_us was set in line"),
@@ -311,7 +312,7 @@ class Parameters(unittest.TestCase):
 
     def test_another_device(self):
         path, _ = self.with_ini(lambda t: t.replace("Simulated H200", "Toy 1000")
-                                .replace("launch_us = 3.5 ", "launch_us = 6.56 "))
+                                .replace("launch_us = 3.7 ", "launch_us = 6.56 "))
         seen = table(run("facts", SIM_DEVICE_FILE=path)[1])
         self.assertAlmostEqual(float(seen["launch_async"]), 6.56, delta=0.1)
         self.assertIn("name Simulated Toy 1000", run("features", SIM_DEVICE_FILE=path)[1])
