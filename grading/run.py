@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""grade.py run: build, run on this machine beside the solution, and grade."""
+"""grade.py run: build, run on this machine beside the solution, and grade.
+
+On hardware a lab whose checks ask what really ran is run a second time, traced: tracing may slow
+a call by a microsecond, so what is graded is what it printed without. Its claims are held against
+what the second run did. The simulated device's log takes no virtual time: one run does for both.
+"""
 import os
 import subprocess
 import sys
@@ -7,7 +12,9 @@ import time
 from pathlib import Path
 
 import output
+import ranges
 import runner
+import tracing
 import verdict
 from graded import grade_data
 
@@ -20,6 +27,31 @@ def build(folder, labs, backend):
     subprocess.run(["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
                    + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), cwd=runner.KIT,
                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if backend == "cuda":
+        subprocess.run(["make", "-s", "trace"], cwd=runner.KIT, stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def asks_what_ran(stem, folder):
+    try:
+        return any(c.formula and c.formula.needs_trace for c in ranges.load(stem, folder))
+    except ranges.RangeError:
+        return False  # grade_data says what is wrong with it
+
+
+def measured(program, backend, asks, bus_id):
+    """One run of a lab: (Run, Trace or None, why there is no trace)."""
+    why = tracing.unavailable(backend) if asks else ""
+    with runner.alone(bus_id):
+        if backend == "sim" and asks:
+            return tracing.capture(program, backend)
+        run, trace = runner.run_lab(program), None
+        if asks and not why and not run.problem and run.code == 0:
+            print("  once more, traced, to see what really ran", file=sys.stderr)
+            traced, trace, why = tracing.capture(program, backend)
+            if traced.problem:
+                trace, why = None, f"the traced run {traced.problem}"
+    return run, trace, why
 
 
 def reference_for(stem, options, bus_id):
@@ -58,13 +90,19 @@ def run(options):
               file=sys.stderr, flush=True)
         reference = reference_for(stem, options, bus_id)
         for attempt in range(1, options.attempts + 1):
-            with runner.alone(bus_id):
-                result = runner.run_lab(runner.program_of(stem, folder, options.backend))
+            result, trace, why = measured(runner.program_of(stem, folder, options.backend),
+                                          options.backend, asks_what_ran(stem, options.ranges),
+                                          bus_id)
             kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
             if result.out:
                 runner.save(kept, result.out)
             source = os.path.relpath(kept, runner.KIT)
-            graded = grade_data(result.out, source, options.ranges, stem, reference, result.wall)
+            if trace:
+                tracing.write_json(trace, tracing.kept_at(folder, options.backend, stem))
+            graded = grade_data(result.out, source, options.ranges, stem, reference, result.wall,
+                                result.cpu, trace)
+            if why and not result.problem and result.code == 0:
+                graded.notes.append(f"what really ran was not checked: {why}")
             if result.problem:
                 graded.verdicts, graded.output = [], None
                 graded.error = f"{stem}: {result.problem}"

@@ -9,7 +9,8 @@
 //     E VISIT TIME                       ... and ends
 //     C VISIT CALL NAME START END RESULT STREAM EVENT RECORD FROM FLAGS
 //     A VISIT CALL KIND NAME DEVICE START END BYTES
-//     Z DROPPED                          the program came to its end; so many lines left out
+//     D REGION COUNT                     lines of it that were left out: see below
+//     Z LOST                             the program came to its end; records lost on the way
 //
 // Streams and events are numbered in the order of their creation; stream 0 is the default
 // stream, and - stands for none. RECORD numbers the records of events: of a wait, the one that
@@ -19,7 +20,7 @@
 //
 // Calls and ops are written down inside regions only, of each region RECORDS in at most VISITS
 // visits; the rest is counted. The file is mapped: whatever the program dies of, what was
-// written is there.
+// written is there. Nothing is flushed, and no signal is caught.
 #ifndef TRACE_LOG_H
 #define TRACE_LOG_H
 
@@ -75,7 +76,7 @@ static struct {
     int visits, open;  // open: the visit that goes on, or -1
     struct log_call asked;  // a question like the last one, asked again: written when it ends
     uint64_t times;
-    uint64_t dropped;
+    uint64_t lost;
 } trace_log = {.open = -1, .busy = ATOMIC_FLAG_INIT};
 
 // A library's own thread writes as well as the program's.
@@ -95,11 +96,10 @@ __attribute__((format(printf, 2, 3))) static inline void log_line(int region,
     va_start(arguments, format);
     int length = vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    bool full = trace_log.used + LOG_LINE > LOG_BYTES || length >= LOG_LINE;
-    if (region >= 0)
-        full |= trace_log.region[region].records++ >= 2 * LOG_RECORDS;
-    if (full) {
-        trace_log.dropped++;
+    if (region >= 0 && trace_log.region[region].records++ >= 2 * LOG_RECORDS)
+        return;  // log_close says so
+    if (trace_log.used + LOG_LINE > LOG_BYTES || length >= LOG_LINE) {
+        trace_log.lost++;
         return;
     }
     memcpy(trace_log.map + trace_log.used, line, (size_t)length);
@@ -256,7 +256,11 @@ static inline void log_close(void) {
         return;
     log_lock();
     log_asked();
-    log_line(-1, "Z\t%llu\n", (unsigned long long)trace_log.dropped);
+    for (int i = 0; i < trace_log.regions; i++)
+        if (trace_log.region[i].records > 2 * LOG_RECORDS)
+            log_line(-1, "D\t%s\t%d\n", trace_log.region[i].name,
+                     trace_log.region[i].records - 2 * LOG_RECORDS);
+    log_line(-1, "Z\t%llu\n", (unsigned long long)trace_log.lost);
     log_unlock();
     if (ftruncate(trace_log.file, (off_t)trace_log.used) != 0)
         return;  // the reader stops where nothing was written

@@ -364,7 +364,7 @@ static void note_record(const CUpti_Activity *record) {
         return;
     if (start == 0 || end < start) {  // CUPTI could not tell
         log_lock();
-        trace_log.dropped++;
+        trace_log.lost++;
         log_unlock();
         return;
     }
@@ -382,7 +382,7 @@ static void CUPTIAPI have_buffer(CUcontext context, uint32_t stream, uint8_t *bu
         note_record(record);
     cuptiActivityGetNumDroppedRecords(context, stream, &dropped);
     log_lock();
-    trace_log.dropped += dropped;
+    trace_log.lost += dropped;
     bool keep = spare_count < BUFFERS;
     if (keep)
         spare[spare_count++] = buffer;
