@@ -102,6 +102,8 @@ void trace_op(const struct op *op) {
                : strcmp(op->name, "copy to host") == 0     ? "copy_out"
                                                            : "copy";
     one.name = op->kind == OP_KERNEL ? op->name : one.kind;
+    if (op->kind == OP_KERNEL)  // with what an empty one takes, as a GPU reports it
+        one.start -= op->stream == NULL ? param.graph_node_us : param.kernel_us;
     log_write_op(&one);
 }
 
