@@ -5,6 +5,7 @@ DIR     ?= labs
 LAB     ?=
 ARCH    ?= native
 MACHINE ?=
+AGAIN   ?=
 V       ?= 0
 
 PYTHON  ?= python3
@@ -13,7 +14,7 @@ Q       := $(if $(filter 1,$(V)),,@)
 # What runs the labs: cuda where a GPU is visible, else the simulated device; gpu.py says which
 # and why. BACKEND=cuda insists on hardware.
 ifndef BACKEND
-ifneq ($(filter build run grade record timeline,$(MAKECMDGOALS)),)
+ifneq ($(filter build run grade record watch timeline,$(MAKECMDGOALS)),)
 BACKEND := $(shell $(PYTHON) grading/gpu.py)
 else
 BACKEND := cuda
@@ -42,10 +43,16 @@ debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.c
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help build run grade record timeline trace starters starters-check test bench fidelity clean check-nvcc FORCE
+.PHONY: help build run grade record compare plot watch hint doctor timeline trace starters \
+        starters-check test bench fidelity clean check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
+	@echo 'make watch LAB=01   the same at each save of the lab, verdict first'
+	@echo 'make hint LAB=01    the next hint, one at a time; AGAIN=1 starts over'
+	@echo 'make compare        prediction, other machines and yours, side by side'
+	@echo 'make plot LAB=02    a picture, here and in results/ (needs gnuplot)'
+	@echo 'make doctor         what this machine lacks, and what to do about it'
 	@echo 'make run            build and run; outputs go to results/ too'
 	@echo 'make build          only compile'
 	@echo 'make timeline LAB=08  what really ran, when, and what waited for what'
@@ -113,7 +120,7 @@ $(out)/%.debug: $(DIR)/%.cu $(out)/command
 -include $(wildcard $(out)/*.d)
 
 run:
-	-@$(MAKE) -s -k build
+	-@$(PYTHON) grading/progress.py building $(MAKE) -s -k build
 	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
 
 grade:
@@ -148,6 +155,17 @@ $(tracer): grading/trace/labtrace.c common/sim/trace_log.h
 	$(Q)$(CC) -std=c11 -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden -I$(toolkit)/include \
 	    -I$(dir $(cupti_h)) -o $@ $< -L$(dir $(cupti_lib)) -lcupti -lpthread -ldl \
 	    -Wl,-rpath,$(dir $(cupti_lib))
+
+compare plot:
+	@$(PYTHON) grading/$@.py --dir '$(DIR)' $(if $(LAB),--lab $(LAB))
+
+watch hint:
+	$(if $(LAB),,$(error which lab? make $@ LAB=01))
+	@$(PYTHON) grading/$@.py --dir '$(DIR)' --lab $(LAB) $(if $(filter watch,$@),--backend \
+	    $(BACKEND)) $(if $(filter-out 0,$(AGAIN)),--again)
+
+doctor:
+	@$(PYTHON) grading/doctor.py
 
 # The simulated device beside the recorded H200; writes the table of common/sim/README.md.
 fidelity:

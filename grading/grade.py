@@ -4,6 +4,7 @@
 
     grade.py check FILE...                  recorded outputs; needs no GPU
     grade.py run --dir DIR [--lab NN]       build, run on this machine, check
+    grade.py doctor                         what this machine lacks (exit 0 or 1)
 
 Exit code: 0 full marks, 1 below, 2 a mistake in the call, 3 something could not be graded.
 The report goes to standard output, progress to standard error. The checks are in ranges/.
@@ -110,7 +111,11 @@ def main():
                      help="hardware or the simulated device; default: hardware if there is any")
     two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
+    commands.add_parser("doctor", help="what this machine lacks, and what to do about it")
     options = parser.parse_args()
+    if options.command == "doctor":
+        import doctor
+        return doctor.main()
     if options.command == "check":
         grades = check(options)
     else:

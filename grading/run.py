@@ -6,30 +6,43 @@ a call by a microsecond, so what is graded is what it printed without. Its claim
 what the second run did. The simulated device's log takes no virtual time: one run does for both.
 """
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import output
+import progress
 import ranges
 import runner
 import tracing
 import verdict
 from graded import grade_data
 
+SOLUTIONS = runner.KIT / "solutions"
 REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
 
 
 def build(folder, labs, backend):
     """Build what is out of date; what fails keeps no program, only its log."""
     jobs = str(os.cpu_count() or 1)
-    subprocess.run(["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
-                   + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), cwd=runner.KIT,
-                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    if backend == "cuda":
-        subprocess.run(["make", "-s", "trace"], cwd=runner.KIT, stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    progress.run(f"building {runner.short_name(folder)}",
+                 ["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
+                 + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), quiet=True, cwd=runner.KIT)
+    if backend == "cuda":  # if it cannot be built, grade.py says that nothing was traced
+        progress.run("building the tracer", ["make", "-s", "trace"], quiet=True, cwd=runner.KIT)
+
+
+def run_once(stem, folder, backend, bus_id, traced=False):
+    """Run one lab of a folder, alone on its GPU: (Run, Trace or None, why there is none)."""
+    kept, program = runner.results_of(folder, backend), runner.program_of(stem, folder, backend)
+    with runner.alone(bus_id), progress.Ticker(stem, progress.expected(stem, backend, kept)):
+        if traced:
+            run, trace, why = tracing.capture(program, backend)
+        else:
+            run, trace, why = runner.run_lab(program), None, ""
+    if not run.problem:
+        progress.keep(kept, stem, run.wall)
+    return run, trace, why
 
 
 def asks_what_ran(stem, folder):
@@ -39,33 +52,48 @@ def asks_what_ran(stem, folder):
         return False  # grade_data says what is wrong with it
 
 
-def measured(program, backend, asks, bus_id):
-    """One run of a lab: (Run, Trace or None, why there is no trace)."""
-    why = tracing.unavailable(backend) if asks else ""
-    with runner.alone(bus_id):
-        if backend == "sim" and asks:
-            return tracing.capture(program, backend)
-        run, trace = runner.run_lab(program), None
-        if asks and not why and not run.problem and run.code == 0:
-            print("  once more, traced, to see what really ran", file=sys.stderr)
-            traced, trace, why = tracing.capture(program, backend)
-            if traced.problem:
-                trace, why = None, f"the traced run {traced.problem}"
+def measured(stem, options, bus_id):
+    """A run of a lab whose figures count, and what really ran, if its checks ask for that: (Run,
+    Trace or None, why there is no trace)."""
+    asks = asks_what_ran(stem, options.ranges)
+    why = tracing.unavailable(options.backend) if asks else ""
+    if asks and options.backend == "sim":
+        return run_once(stem, options.dir, options.backend, bus_id, traced=True)
+    run, trace, _ = run_once(stem, options.dir, options.backend, bus_id)
+    if asks and not why and not run.problem and run.code == 0:
+        print("  once more, traced, to see what really ran", file=sys.stderr)
+        again, trace, why = run_once(stem, options.dir, options.backend, bus_id, traced=True)
+        if again.problem:
+            trace, why = None, f"the traced run {again.problem}"
     return run, trace, why
+
+
+def wants_reference(stem, options):
+    """Whether the solution has to be run: not if it was minutes ago, or is not asked for."""
+    if runner.short_name(options.dir) == "solutions" or options.no_reference:
+        return False
+    kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
+    program = runner.program_of(stem, SOLUTIONS, options.backend)
+    return not (kept.exists() and program.exists() and max(
+        time.time() - REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime)
+
+
+def expected(stems, options):
+    """Seconds that these labs will take, with the solutions beside them."""
+    pairs = [(stem, options.dir) for stem in stems]
+    pairs += [(stem, SOLUTIONS) for stem in stems if wants_reference(stem, options)]
+    return sum(progress.expected(stem, options.backend, runner.results_of(
+        folder, options.backend)) for stem, folder in pairs)
 
 
 def reference_for(stem, options, bus_id):
     """The solution's Output on this machine, run now unless it was minutes ago; None if it fails."""
     if runner.short_name(options.dir) == "solutions" or options.no_reference:
         return None
-    kept = runner.results_of(runner.KIT / "solutions", options.backend) / f"{stem}.txt"
-    program = runner.program_of(stem, runner.KIT / "solutions", options.backend)
-    fresh = kept.exists() and program.exists() and max(
-        time.time() - REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime
-    if not fresh:
+    kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
+    if wants_reference(stem, options):
         print(f"  the solution first, to compare with on this machine: {stem}", file=sys.stderr)
-        with runner.alone(bus_id):
-            run = runner.run_lab(program)
+        run, _, _ = run_once(stem, SOLUTIONS, options.backend, bus_id)
         if run.problem or run.code != 0:
             print(f"  no comparison: the solution {run.problem or 'was skipped'}", file=sys.stderr)
             return None
@@ -84,15 +112,13 @@ def run(options):
     build(folder.resolve(), stems, options.backend)
     if not options.no_reference and runner.short_name(folder) != "solutions":
         build(runner.KIT / "solutions", stems, options.backend)
-    grades, begun = [], time.monotonic()
+    grades, begun, wanted = [], time.monotonic(), expected(stems, options)
     for place, stem in enumerate(stems, 1):
-        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
-              file=sys.stderr, flush=True)
+        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
+              f"{max(wanted, 1):.0f} s)", file=sys.stderr, flush=True)
         reference = reference_for(stem, options, bus_id)
         for attempt in range(1, options.attempts + 1):
-            result, trace, why = measured(runner.program_of(stem, folder, options.backend),
-                                          options.backend, asks_what_ran(stem, options.ranges),
-                                          bus_id)
+            result, trace, why = measured(stem, options, bus_id)
             kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
             if result.out:
                 runner.save(kept, result.out)

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import gpu
+import progress
 
 KIT = Path(__file__).resolve().parent.parent
 TIME_LIMIT = 120.0      # seconds; the slowest lab takes about five on an H200
@@ -83,7 +84,7 @@ def run_lab(program, echo=None, time_limit=TIME_LIMIT, more_environment=None):
     child = subprocess.Popen([str(program)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, start_new_session=True, cwd=KIT,
                              env={**os.environ, **(more_environment or {})})
-    with selectors.DefaultSelector() as select:
+    with ended_if_interrupted(child), selectors.DefaultSelector() as select:
         select.register(child.stdout, selectors.EVENT_READ, "out")
         select.register(child.stderr, selectors.EVENT_READ, "err")
         while select.get_map() and not run.problem:
@@ -116,6 +117,17 @@ def run_lab(program, echo=None, time_limit=TIME_LIMIT, more_environment=None):
         how = f"signal {signal.Signals(-run.code).name}" if run.code < 0 else f"exit code {run.code}"
         run.problem = f"ended with {how}" + (f": {said[0]}" if said else "")
     return run
+
+
+@contextlib.contextmanager
+def ended_if_interrupted(child):
+    """Ctrl-C does not reach a program in a session of its own: end it before going on."""
+    try:
+        yield
+    except BaseException:
+        end_group(child.pid)
+        child.wait()
+        raise
 
 
 def end_group(pid):
@@ -183,11 +195,15 @@ def main():
         return 2
     folder = Path(options.out) if options.out else results_of(options.dir, backend)
     failed, skipped, begun = [], 0, time.monotonic()
+    kept = results_of(options.dir, backend)
+    wanted = {stem: progress.expected(stem, backend, kept) for stem in stems}
     for place, stem in enumerate(stems, 1):
-        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s so far)",
-              file=sys.stderr, flush=True)
-        with alone(bus_id):
-            run = run_lab(program_of(stem, options.dir, backend), echo=show)
+        print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
+              f"{max(sum(wanted.values()), 1):.0f} s)", file=sys.stderr, flush=True)
+        with alone(bus_id), progress.Ticker(stem, wanted[stem]) as ticker:
+            run = run_lab(program_of(stem, options.dir, backend), echo=ticker.around(show))
+        if not run.problem:
+            progress.keep(kept, stem, run.wall)
         said = stderr_beyond_warnings(run)
         if said:
             print(said, file=sys.stderr)

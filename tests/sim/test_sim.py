@@ -8,6 +8,7 @@
 SIM_SANITIZE=1 builds the engine with -fsanitize=address,undefined; CC and CXX are honoured.
 """
 
+import atexit
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ import rewrite  # noqa: E402
 
 SANITIZED = os.environ.get("SIM_SANITIZE", "") not in ("", "0")
 _folder = tempfile.TemporaryDirectory()
+atexit.register(_folder.cleanup)
 BUILD = os.environ.get("SIM_TEST_BUILD", _folder.name)
 _built = {}
 

@@ -1,0 +1,642 @@
+# SPDX-License-Identifier: MIT
+"""plot, watch, hint, doctor and the progress line. Figures and devices in here are made up."""
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import doctor
+import hint
+import kit
+import output
+import plot
+import progress
+import test_make
+
+GNUPLOT = shutil.which("gnuplot")
+PLOT_TEXT = {  # lab: what a picture must say besides the machines
+    "02": ["cycles that the kernel waits", "microseconds a launch", "NULL launch: 3 us",
+           "2 x NULL: 6 us", "break-even: 8000 cycles"],
+    "03": ["microseconds", "wall_enqueue", "event_first", "the 500 us asked for"],
+    "06": ["length of the kernel waited for, ms", "CPU time, % of the time waited", "sleeping"],
+    "07": ["microseconds", "record_disable_timing", "hop_timing"],
+    "08": ["chunks that the data is cut into", "microseconds for all of them", "predicted: first",
+           "one after the other"],
+    "10": ["number of the launch", "microseconds until it returns", "1020 return at once"],
+    "11": ["nodes in the chain", "microseconds a node", "as a graph", "as calls"],
+}
+
+
+def made_up(stem, factor=1.0, backend="hardware", device="Test device"):
+    """An output of a lab, made up for these tests: plausible shapes, no measurement."""
+    number, name = stem.split("_")
+    facts = {
+        "02": [("launch_null", 3, "us"), ("breakeven_cycles", 8000, "cycles")] + [
+            (f"launch_wait[cycles={c}]", max(3, c / 2000 + 2), "us") for c in range(1000, 12001, 1000)],
+        "03": [("wall_enqueue", 5, "us"), ("wall_sync", 510, "us"), ("event_batch", 501, "us"),
+               ("event_each_sync", 515, "us"), ("event_first", 700, "us")],
+        "06": [(f"{what}_{way}[ms={ms}]", 1000 * ms * (0.05 if (what, way) == ("cpu", "block") else 1),
+                "us") for ms in (0.1, 1, 10) for way in ("spin", "poll", "block")
+               for what in ("wall", "cpu")],
+        "07": [("record_timing", 1.1, "us"), ("record_disable_timing", 0.25, "us"),
+               ("queued_timing", 3.6, "us"), ("queued_disable_timing", 1.6, "us"),
+               ("hop_timing", 4.5, "us"), ("hop_disable_timing", 3.6, "us")],
+        "08": [("copy_in", 300, "us"), ("kernel", 500, "us"), ("copy_out", 100, "us"),
+               ("serial", 9100, "us")] + [(f"pipelined_chunks[n={n}]", 5000 + 4000 / n + 4 * n, "us")
+                                          for n in (1, 2, 5, 10, 20, 40, 80, 160, 320, 640)],
+        "10": [("queue_depth", 1020, "count"), ("enqueue[n=1021]", 16000, "us")] + [
+            (f"enqueue[n={n}]", 3.4, "us") for n in (1, 4, 16, 64, 256, 1020, 1022, 1030)],
+        "11": [(f"{kind}[n={n}]", cost + 1 / n, "us") for n in (1, 2, 5, 10, 20, 50, 100)
+               for kind, cost in (("chain_node", 0.7), ("chain_streams", 3.3))],
+    }[number]
+    lines = [f"lab {number} {name}", f"backend {backend}",
+             f"device {device}, sm_89, 20 SMs, 2000 MHz, driver 13.0, runtime 13.0"]
+    for metric, value, unit in facts:
+        value *= factor if unit == "us" and metric != "launch_null" else 1
+        lines.append(f"measured {metric} = {value:.4g} {unit} (median of 3, min {value:.4g}, max "
+                     f"{value:.4g})")
+    return "\n".join(lines + [f"finished {number} {name} after 1.00 s", ""])
+
+
+class Copy(unittest.TestCase):
+    def setUp(self):
+        held = kit.folder()
+        self.addCleanup(held.cleanup)
+        self.copy = kit.copy_of_kit(held.name)
+
+    def tool(self, name, *arguments, code=0, **more):
+        got, out, err = kit.call(sys.executable, "-W", "error", self.copy / f"grading/{name}.py",
+                                 *arguments, **{"cwd": self.copy, **more})
+        self.assertEqual(got, code, out + err)
+        self.assertNotIn("Traceback", err)
+        return out, err
+
+    def keep(self, path, text):
+        path = self.copy / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+class Plot(Copy):
+    def stems(self):
+        return [stem for stem in kit.STEMS if stem[:2] in plot.PICTURES]
+
+    def prepare(self, stem, yours=True):
+        if yours:
+            self.keep(f"results/cuda/labs/{stem}.txt", made_up(stem, 1.3))
+        self.keep(f"worksheets/recorded/nvidia-h200/{stem}.txt", made_up(stem))
+        self.keep(f"worksheets/recorded/simulated-h200/{stem}.txt", made_up(
+            stem, 0.9, "simulated", "Simulated test device"))
+
+    @unittest.skipUnless(GNUPLOT, "no gnuplot on this machine")
+    def test_every_picture_names_its_axes_units_and_machines(self):
+        for stem in self.stems():
+            with self.subTest(stem):
+                self.prepare(stem)
+                out, err = self.tool("plot", "--lab", stem[:2])
+                self.assertEqual(err, "")
+                svg = re.sub(r"<[^>]*>", "", (self.copy / f"results/{stem}.svg").read_text())
+                for text in PLOT_TEXT[stem[:2]] + ["yours: Test device", "H200, recorded", "simulated"]:
+                    self.assertIn(text, svg)
+                *picture, last = out.splitlines()
+                self.assertEqual(last, f"drawn in results/{stem}.svg")
+                self.assertGreater(len(picture), 18)
+                self.assertLessEqual(len(picture), 24)
+                self.assertLessEqual(max(map(len, picture)), 80)
+                self.assertIn("yours: Test device", out)
+
+    @unittest.skipUnless(GNUPLOT, "no gnuplot on this machine")
+    def test_pictures_are_grey_and_the_machines_differ_without_colour(self):
+        stem = next(s for s in self.stems() if s[:2] == "02")
+        self.prepare(stem)
+        self.tool("plot", "--lab", "02")
+        svg = (self.copy / f"results/{stem}.svg").read_text()
+        for colour in re.findall(r"rgb\( *(\d+), *(\d+), *(\d+)\)", svg):
+            self.assertEqual(len(set(colour)), 1, colour)
+        self.assertEqual(len(set(plot.DASHES)), 3)
+        self.assertIn("stroke-dasharray", svg)
+
+    @unittest.skipUnless(GNUPLOT, "no gnuplot on this machine")
+    def test_without_an_output_of_the_student_it_draws_the_others_and_says_so(self):
+        self.prepare("02_breakevenKernelAsync", yours=False)
+        out, err = self.tool("plot", "--lab", "2")
+        self.assertEqual(err, "lab 02: nothing of yours yet: make grade LAB=02\n")
+        self.assertIn("H200, recorded", out)
+        self.assertNotIn("yours", out)
+
+    @unittest.skipUnless(GNUPLOT, "no gnuplot on this machine")
+    def test_an_output_that_is_not_done_yet_draws_what_it_has(self):
+        stem = "02_breakevenKernelAsync"
+        self.prepare(stem)
+        self.keep(f"results/cuda/labs/{stem}.txt", re.sub(
+            r"^(measured|derived) (\w+).*$", r"unmeasured \2 us", made_up(stem), flags=re.MULTILINE
+        ).replace("unmeasured launch_wait us\n", ""))
+        out, _ = self.tool("plot", "--lab", "2")
+        self.assertIn("H200, recorded", out)
+        for machine in ("nvidia-h200", "simulated-h200"):
+            (self.copy / f"worksheets/recorded/{machine}/{stem}.txt").unlink()
+        _, err = self.tool("plot", "--lab", "2", code=1)
+        self.assertRegex(err, r"\Alab 02: no output holds launch_wait yet: make grade LAB=02\n\Z")
+
+    def test_scripts_hold_the_figures(self):
+        for stem in self.stems():
+            out = output.parse(made_up(stem).encode(), "test")
+            for dumb in (False, True):
+                with self.subTest(stem, dumb=dumb):
+                    script = plot.PICTURES[stem[:2]]([plot.Source("yours", out)], dumb).script()
+                    self.assertIn("set terminal " + ("dumb" if dumb else "svg"), script)
+                    self.assertIn("plot $data0", script)
+        out = output.parse(made_up("08_copyComputePipeline").encode(), "test")
+        script = plot.chunks([plot.Source("yours", out)], False).script()
+        self.assertIn("\n1 9000\n", script)  # predicted: all of 10 x 900 us in one chunk
+
+    def test_without_gnuplot_it_says_what_to_install(self):
+        self.prepare("02_breakevenKernelAsync")
+        _, err = self.tool("plot", "--lab", "2", code=3, env={**os.environ, "PATH": "/nowhere"})
+        self.assertEqual(err, "gnuplot is not installed: sudo apt-get install -y gnuplot-nox\n")
+
+    def test_mistakes_get_one_line(self):
+        for arguments, text in ((["--lab", "1"], "lab 01 has no picture; 02 03 06 "),
+                                (["--lab", "77"], "no lab 77 in labs")):
+            _, err = self.tool("plot", *arguments, code=2)
+            self.assertIn(text, err)
+            self.assertEqual(err.count("\n"), 1)
+
+
+class Hint(Copy):
+    LAB = "01_nullKernelAsync"
+
+    def titles(self, *more):
+        return self.tool("hint", "--lab", "1", *more)[0].split("\n")[0]
+
+    def test_one_at_a_time_then_no_more_then_again(self):
+        self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(1): hint 1 of 3")
+        self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(2): hint 2 of 3")
+        self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(3): hint 3 of 3")
+        self.assertIn("all 3 hints of lab 01 have been shown", self.titles())
+        self.assertEqual(self.titles("--again"), "01 nullKernelAsync, TODO(1): hint 1 of 3")
+
+    def test_the_todo_that_the_last_output_lacks_comes_first(self):
+        text = (kit.RECORDED / f"{self.LAB}.txt").read_text()
+        for metric in ("launch_sync", "sync_over_async"):
+            text = re.sub(rf"^(measured|derived) {metric} .*$", f"unmeasured {metric} us", text,
+                          flags=re.MULTILINE)
+        self.keep(f"results/sim/labs/{self.LAB}.txt", text)
+        self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(3): hint 1 of 3")
+        self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(1): hint 2 of 3")
+
+    def test_every_todo_has_a_hint_that_is_shown(self):
+        for stem in kit.STEMS:
+            if not (self.copy / f"worksheets/{stem}.md").exists():
+                continue
+            todos = re.findall(r"// TODO\((\d+)\):", (self.copy / f"labs/{stem}.cu").read_text())
+            shown = []
+            for _ in todos:
+                out, _ = self.tool("hint", "--lab", stem[:2])
+                shown += re.findall(r"^\d\d \w+, TODO\((\d+)\): hint", out)
+                self.assertNotIn("<", re.sub(r"<<<.*?>>>|`[^`]*`", "", out, flags=re.DOTALL))
+                self.assertLessEqual(max(map(len, out.splitlines())), 80)
+            with self.subTest(stem):
+                self.assertEqual(sorted(shown), sorted(todos))
+
+    def test_a_spoilt_memory_counts_as_none(self):
+        for text in ("{", "[]", '{"01_nullKernelAsync": 3}', '{"01_nullKernelAsync": ["x", 99]}'):
+            with self.subTest(text):
+                self.keep("results/hints.json", text)
+                self.assertIn("hint 1 of 3", self.titles())
+
+    def test_markdown_for_a_terminal(self):
+        text = hint.for_terminal("See [the guide](https://x.org/a) and\n`a = b;`.\n\n- one\n- two\n\n"
+                                 "```c\nint  x;\n```", False)
+        self.assertEqual(text, "  See the guide (https://x.org/a) and `a = b;`.\n\n  - one\n  - two\n\n"
+                         "    int  x;")
+        self.assertIn("\x1b[1ma = b;\x1b[0m", hint.for_terminal("`a = b;`", True))
+
+    def test_mistakes_get_one_line(self):
+        _, err = self.tool("hint", "--lab", "77", code=2)
+        self.assertRegex(err, r"\Ano lab 77 in labs; there are: [^\n]+\n\Z")
+        code, _, err = kit.call("make", "hint", cwd=self.copy, env=kit.clean_environment())
+        self.assertIn("which lab? make hint LAB=01", err)
+        self.assertNotEqual(code, 0)
+
+
+class FakeGpu(Copy):
+    """A copy of the kit with a compiler that makes shell scripts, and a driver with one GPU."""
+
+    def setUp(self):
+        super().setUp()
+        (self.copy / "driver.c").write_text(test_make.FAKE_DRIVER)
+        code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", self.copy / "libcuda.so.1",
+                                self.copy / "driver.c")
+        self.assertEqual(code, 0, err)
+        nvcc = self.keep("nvcc", test_make.FAKE_NVCC)
+        nvcc.chmod(0o755)
+        self.environment = kit.clean_environment(
+            NVCC=str(nvcc), FAKE_LOG=str(self.copy / "log"), LD_LIBRARY_PATH=str(self.copy))
+        self.good = "".join(f"//> {line}\n" for line in (
+            kit.RECORDED / "01_nullKernelAsync.txt").read_text().splitlines())
+        self.lab = self.keep("mine/01_nullKernelAsync.cu", self.good)
+
+    def save(self, text):
+        self.lab.write_text(text)
+        now = time.time()
+        os.utime(self.lab, (now + self.saves, now + self.saves))
+        self.saves += 1
+
+    saves = 2
+
+
+def read_until(fd, pattern, seconds=60):
+    """What comes from a descriptor until the pattern does; None if it does not."""
+    text, end = "", time.monotonic() + seconds
+    while time.monotonic() < end:
+        if select.select([fd], [], [], 0.1)[0]:
+            try:
+                data = os.read(fd, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            text += data.decode(errors="replace")
+        if re.search(pattern, text):
+            return text
+    return None
+
+
+class Watch(FakeGpu):
+    def start(self):
+        child = subprocess.Popen(
+            [sys.executable, self.copy / "grading/watch.py", "--dir", "mine", "--lab", "1",
+             "--backend", "cuda"], cwd=self.copy, env=self.environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(child.stdout.close)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        return child
+
+    def seen(self, child):
+        text = read_until(child.stdout.fileno(), "Ctrl-C ends\n")
+        self.assertIsNotNone(text)
+        return text
+
+    def test_each_save_is_graded_verdict_first_and_ctrl_c_ends_it(self):
+        self.lab.write_text(self.good + "//! sleep 2\n")
+        child = self.start()
+        text = self.seen(child)
+        self.assertRegex(text, r"01 nullKernelAsync  12/12  full marks  NVIDIA H200\n")
+        self.save(self.good.replace("measured launch_sync = 8.364", "measured launch_sync = 8.864")
+                  .replace("derived sync_over_async = 2.354", "derived sync_over_async = 1.000")
+                  .replace("max 8.768", "max 8.968").replace("8.272 8.468", "8.272 8.868"))
+        text = self.seen(child)
+        verdict = text[text.index("01 nullKernelAsync  "):].splitlines()
+        self.assertRegex(verdict[0], r"01 nullKernelAsync  \d/12  2 of 6 checks to go")
+        self.assertRegex(verdict[2], r"  FAIL sync_over_async: 1.000 x, wanted 1.2 .. 100")
+        self.assertIn("recomputed", verdict[3] + verdict[4])
+        self.save("#error\n")
+        text = self.seen(child)
+        self.assertIn("could not grade, 0/12", text)
+        self.assertIn("01_nullKernelAsync.cu(1): error: #error says so", text)
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(10), 0)
+        self.assertNotIn("Traceback", child.stdout.read().decode())
+
+    def test_a_save_during_a_run_starts_anew_and_the_old_program_ends(self):
+        pid = self.copy / "pid"
+        self.lab.write_text(f"//! echo $$ > {pid}; sleep 100\n")
+        child = self.start()
+        end = time.monotonic() + 30
+        while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < end:
+            time.sleep(0.05)
+        old = int(pid.read_text())
+        self.save(self.good)
+        self.assertIn("01 nullKernelAsync  ", self.seen(child))
+        self.assertFalse(Path(f"/proc/{old}/exe").exists())
+        self.save(f"//! echo $$ > {pid}; sleep 100\n")
+        while pid.read_text() in ("", f"{old}\n") and time.monotonic() < end:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(10), 0)
+        self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
+
+    def test_in_a_terminal_ctrl_c_ends_make_without_an_error(self):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.copy)
+            os.execvpe("make", ["make", "watch", "LAB=1", "DIR=mine", "BACKEND=cuda"],
+                       self.environment)
+        self.addCleanup(os.close, terminal)
+        text = read_until(terminal, "Ctrl-C ends\r\n")
+        self.assertIn("\x1b[H\x1b[2J", text or "")
+        os.write(terminal, b"\x03")
+        rest = read_until(terminal, "this never comes", 3) or ""
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertNotIn("rror", rest)
+
+    def test_mistakes_get_one_line(self):
+        _, err = self.tool("watch", "--dir", "mine", "--lab", "9", "--backend", "sim", code=2)
+        self.assertEqual(err, "no lab 9 in mine; there are: 01\n")
+        code, _, err = kit.call("make", "watch", cwd=self.copy, env=kit.clean_environment())
+        self.assertIn("which lab? make watch LAB=01", err)
+
+
+class Progress(FakeGpu):
+    def in_terminal(self, *command):
+        """(exit code, all that came to the terminal)."""
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.copy)
+            os.execvpe(str(command[0]), [str(c) for c in command], self.environment)
+        text, end = "", time.monotonic() + 60
+        with contextlib.suppress(OSError):
+            while time.monotonic() < end:
+                data = os.read(terminal, 65536)
+                if not data:
+                    break
+                text += data.decode(errors="replace")
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
+
+    def test_a_silent_command_is_not_silent_on_a_terminal(self):
+        code, text = self.in_terminal(sys.executable, "grading/progress.py", "building", "sh", "-c",
+                                      "sleep 2.5; echo done; exit 3")
+        self.assertEqual(code, 3)
+        self.assertIn("\r\x1b[K  building: 1 s", text)
+        self.assertIn("\r\x1b[K  building: 2 s", text)
+        self.assertTrue(text.endswith("\r\x1b[Kdone\r\n"), repr(text))
+
+    def test_a_silent_lab_says_its_time_and_the_expected_one(self):
+        self.lab.write_text(self.good + "//! sleep 2.8\n")
+        code, text = self.in_terminal("make", "run", "DIR=mine", "BACKEND=cuda", "LAB=1")
+        self.assertEqual(code, 0)
+        self.assertIn("[1/1] 01_nullKernelAsync  (0 s of about 2 s)", text)  # as recorded
+        self.assertIn("  01_nullKernelAsync: 1 s of about 2 s", text)
+        code, text = self.in_terminal("make", "run", "DIR=mine", "BACKEND=cuda", "LAB=1")
+        self.assertIn("(0 s of about 3 s)", text)  # as the last time here
+
+    def test_in_a_log_output_is_passed_on_and_no_control_codes(self):
+        code, out, err = kit.call(sys.executable, "grading/progress.py", "x", "sh", "-c",
+                                  "echo one; sleep 1.5; echo two >&2; exit 5")
+        self.assertEqual((code, out, err), (5, "one\n", "two\n"))
+
+    def test_a_log_hears_of_it_now_and_then(self):
+        with mock.patch.object(progress, "IN_A_LOG", 0.3), \
+                mock.patch.object(sys, "stderr", open(self.copy / "err", "w")) as err, \
+                progress.Ticker("lab", 2):
+            time.sleep(0.8)
+        err.close()
+        self.assertRegex((self.copy / "err").read_text(), r"\A(  lab: [01] s of about 2 s\n){1,2}\Z")
+
+    def test_an_interrupted_run_takes_its_program_along(self):
+        pid = self.copy / "pid"
+        self.lab.write_text(f"//! echo $$ > {pid}; sleep 100\n")
+        code, _, err = kit.call("make", "-s", "build", "DIR=mine", "BACKEND=cuda", cwd=self.copy,
+                                env=self.environment)
+        self.assertEqual(code, 0, err)
+        child = subprocess.Popen([sys.executable, "grading/runner.py", "--dir", "mine", "--backend",
+                                  "cuda"], cwd=self.copy, env=self.environment,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        end = time.monotonic() + 20
+        while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < end:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        err = child.communicate(timeout=10)[1].decode()
+        self.assertEqual(child.returncode, 1)
+        self.assertIn("stopped; what finished before is kept", err)
+        self.assertNotIn("Traceback", err)
+        self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
+
+    def test_expected_seconds(self):
+        recorded = re.search(r"after ([\d.]+) s", (kit.RECORDED / "01_nullKernelAsync.txt").read_text())
+        with kit.folder() as folder:
+            self.assertEqual(progress.expected("01_nullKernelAsync", "cuda", folder), float(recorded[1]))
+            self.assertEqual(progress.expected("01_nullKernelAsync", "sim", folder), progress.SIMULATED)
+            progress.keep(folder, "01_nullKernelAsync", 7.5)
+            progress.keep(folder, "02_breakevenKernelAsync", 1.25)
+            self.assertEqual(progress.expected("01_nullKernelAsync", "cuda", folder), 7.5)
+            (Path(folder) / progress.KEPT).write_text("spoilt")
+            self.assertEqual(progress.expected("01_nullKernelAsync", "cuda", folder), float(recorded[1]))
+
+
+# What doctor asks of the driver and the tools, answered as the environment says.
+DRIVER = r"""
+#include <stdlib.h>
+#include <string.h>
+static int number(const char *name, int otherwise) {
+    return getenv(name) ? atoi(getenv(name)) : otherwise;
+}
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDriverGetVersion(int *version) { return *version = number("FAKE_DRIVER", 13000), 0; }
+int cuDeviceGetCount(int *count) { return *count = number("FAKE_COUNT", 1), 0; }
+int cuDeviceGet(int *device, int index) { return *device = index, 0; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    int arch = number("FAKE_ARCH", 89);
+    return *value = attribute == 75 ? arch / 10 : arch % 10, device;
+}
+int cuDeviceGetName(char *name, int room, int device) {
+    return strncpy(name, getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "Fake GPU", (unsigned)room), device;
+}
+int cuDeviceGetPCIBusId(char *id, int room, int device) {
+    return strncpy(id, "0000:7f:00.0", (unsigned)room), device;
+}
+int cuGetErrorString(int error, const char **text) { return *text = "fake error", error; }
+"""
+FAKE_TOOLKIT = r"""#!/bin/sh
+case "$*" in
+*--version*) echo "${FAKE_RELEASE-Cuda compilation tools, release 13.0, V13.0.88}" ;;
+*--list-gpu-arch*) printf 'compute_75\ncompute_80\ncompute_89\ncompute_90\n' ;;
+*) [ -z "$FAKE_ERROR" ] || { echo "$FAKE_ERROR" >&2; exit 1; } ;;
+esac
+"""
+FAKE_SMI = r"""#!/bin/sh
+case "$*" in
+*compute-apps*) [ -z "$FAKE_APPS" ] || echo "$FAKE_APPS" ;;
+*mig*) echo "${FAKE_MIG-[N/A]}" ;;
+esac
+"""
+
+
+class Doctor(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        held = kit.folder()
+        cls.addClassCleanup(held.cleanup)
+        cls.here = Path(held.name)
+        (cls.here / "driver.c").write_text(DRIVER)
+        code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", cls.here / "libcuda.so.1",
+                                cls.here / "driver.c")
+        assert code == 0, err
+        for name, text in (("nvcc", FAKE_TOOLKIT), ("nvidia-smi", FAKE_SMI),
+                           ("broken", "#!/bin/sh\nexit 9\n")):
+            (cls.here / name).write_text(text)
+            (cls.here / name).chmod(0o755)
+
+    def path_without(self, *names):
+        """A PATH that has all programs of this machine but these."""
+        held = kit.folder()
+        self.addCleanup(held.cleanup)
+        folder = Path(held.name)
+        for place in ("/bin", "/usr/bin"):
+            for program in os.listdir(place):
+                if program not in names and not (folder / program).exists():
+                    with contextlib.suppress(FileExistsError):
+                        os.symlink(f"{place}/{program}", folder / program)
+        return str(folder)
+
+    def examine(self, code=0, gpu=True, **changes):
+        """{item: (state, text)} of a whole run, on a machine with a GPU or without."""
+        environment = {k: v for k, v in kit.clean_environment().items()
+                       if not k.startswith(("CUDA_", "NVCC"))}
+        environment.update(PATH=f"{self.here}:/usr/bin:/bin" if gpu else "/usr/bin:/bin",
+                           NVCC=str(self.here / "nvcc"),
+                           LD_LIBRARY_PATH=str(self.here) if gpu else "/nowhere")
+        environment.update(changes)
+        got, out, err = kit.call(sys.executable, "-W", "error", "grading/doctor.py", env=environment)
+        self.assertEqual((got, err), (code, ""), out)
+        items = {}
+        for line in out.splitlines():
+            self.assertRegex(line, r"\A(ok  |-   |FIX ) \S")
+            items[line[5:32].strip()] = (line[:4].strip(), line[32:].strip())
+        return items
+
+    def finds(self, name, state, *words, **changes):
+        item = self.examine(**changes)[name]
+        self.assertEqual(item[0], state, item)
+        for word in words:
+            self.assertIn(word, item[1])
+
+    def test_a_machine_on_which_all_is_well(self):
+        items = self.examine()
+        self.assertEqual([n for n, (state, _) in items.items() if state == "FIX"], [])
+        self.assertEqual(items["labs"], ("ok", "run on the GPU"))
+        self.assertIn("Fake GPU, 0000:7f:00.0", items["device"][1])
+        self.assertEqual(items["architecture"], ("ok", "sm_89, which nvcc compiles for"))
+        for name in ("python", "make", "g++", "nvcc", "host compiler", "driver", "other processes",
+                     "MIG", "MPS", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "WSL",
+                     "virtual machine"):
+            self.assertEqual(items[name][0], "ok", name)
+        for name in ("gnuplot", "bubblewrap", "Slurm"):
+            self.assertIn(name, items)
+
+    def test_a_machine_without_a_gpu_runs_the_simulated_device(self):
+        items = self.examine(gpu=False)
+        self.assertEqual(items["driver"][0], "-")
+        self.assertEqual(items["device"], ("-", "none; labs run on the simulated device"))
+        self.assertEqual(items["labs"][0], "ok")
+        self.assertIn("SIMULATED device only", items["labs"][1])
+
+    def test_toolkit(self):
+        self.finds("nvcc", "FIX", "11.4 or later",
+                   FAKE_RELEASE="Cuda compilation tools, release 10.2, V10.2.89")
+        self.finds("nvcc", "FIX", "does not answer --version", NVCC=str(self.here / "broken"))
+        self.finds("nvcc", "FIX", "NVCC=/no/nvcc is no program", NVCC="/no/nvcc")
+        self.finds("host compiler", "FIX", "g++ 15 is the newest: sudo apt-get install -y g++-15",
+                   "NVCCFLAGS='-O2 -ccbin g++-15'", FAKE_ERROR="host_config.h:137:2: error: #error -- "
+                   "unsupported GNU version! gcc versions later than 15 are not supported!")
+        self.finds("host compiler", "FIX", "make ARCH=sm_89",
+                   FAKE_ERROR="nvcc fatal   : Value 'native' is not defined for option 'gpu-architecture'")
+        items = self.examine(FAKE_ERROR="nvcc fatal : cannot find cicc")
+        self.assertEqual(items["host compiler"][0], "FIX")
+        self.assertIn("cannot find cicc", items["host compiler"][1])
+        self.assertIn("BACKEND=sim", items["labs"][1])
+
+    def test_no_toolkit(self):
+        with mock.patch.object(doctor, "elsewhere", lambda: None), \
+                mock.patch.dict(os.environ, {"NVCC": ""}):
+            item, release = doctor.check_nvcc(None, True)
+            self.assertEqual((item.state, release), ("FIX", None))
+            self.assertIn("CUDA Toolkit, 11.4 or later: https://", item.text)
+            self.assertEqual(doctor.check_nvcc(None, False)[0].state, "-")
+        with mock.patch.object(doctor, "elsewhere", lambda: "/usr/local/cuda-12.4/bin/nvcc"):
+            self.assertIn("export PATH=/usr/local/cuda-12.4/bin:$PATH",
+                          doctor.check_nvcc(None, True)[0].text)
+
+    def test_driver_and_device(self):
+        self.finds("driver", "FIX", "knows CUDA 12.4 and the Toolkit is 13.0", FAKE_DRIVER="12040")
+        self.finds("driver", "ok", "the same major version is enough", FAKE_DRIVER="12040",
+                   FAKE_RELEASE="release 12.8, V12.8.1")
+        self.finds("device", "FIX", "does nvidia-smi list one?", FAKE_COUNT="0")
+        self.finds("device", "FIX", "CUDA_VISIBLE_DEVICES='' hides every GPU", FAKE_COUNT="0",
+                   CUDA_VISIBLE_DEVICES="")
+        self.finds("architecture", "FIX", "sm_61 is older", "sm_75 and later", FAKE_ARCH="61")
+        self.finds("architecture", "FIX", "sm_120 is not among", "up to sm_90", FAKE_ARCH="120")
+        self.finds("labs", "ok", "SIMULATED device only (see architecture above)", FAKE_ARCH="120")
+
+    def test_others_on_the_gpu(self):
+        self.finds("other processes", "FIX", "python3 (4711)", "30 x",
+                   FAKE_APPS="00000000:7F:00.0, 4711, python3")
+        self.finds("other processes", "ok", FAKE_APPS="00000000:80:00.0, 4711, python3")
+        self.finds("MIG", "FIX", "whole one", FAKE_NAME="Fake GPU MIG 1g.18gb")
+        self.finds("MIG", "FIX", "is enabled", FAKE_MIG="Enabled")
+        self.finds("MPS", "FIX", "nvidia-cuda-mps-control", CUDA_MPS_PIPE_DIRECTORY="/tmp/x")
+        with mock.patch.object(doctor, "call", lambda *a, **k: (None, "")), \
+                mock.patch.object(doctor, "processes_by_library", lambda bus_id: None):
+            self.assertEqual(doctor.check_processes("0000:7f:00.0").state, "-")
+        with mock.patch.object(doctor, "call", lambda *a, **k: (9, "")), \
+                mock.patch.object(doctor, "processes_by_library", lambda bus_id: 2):
+            self.assertEqual(doctor.check_processes("0000:7f:00.0").state, "FIX")
+
+    def test_variables(self):
+        for name, value in (("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_MODULE_LOADING", "EAGER"),
+                            ("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("NVCC_APPEND_FLAGS", "-G"),
+                            ("CUDA_INJECTION64_PATH", "/x.so"), ("CUDA_VISIBLE_DEVICES", "")):
+            with self.subTest(name):
+                self.finds(name, "FIX", f"unset {name}", **{name: value})
+        self.finds("CUDA_LAUNCH_BLOCKING", "ok", CUDA_LAUNCH_BLOCKING="0")
+        self.finds("CUDA_VISIBLE_DEVICES", "ok", "=1: only these", CUDA_VISIBLE_DEVICES="1")
+
+    def test_what_is_needed_and_missing_ends_with_1(self):
+        for name, package in (("g++", "g++"), ("make", "make"), ("cc", "g++")):
+            with self.subTest(name):
+                items = self.examine(code=1, gpu=False, PATH=self.path_without(name))
+                item = items["g++" if name == "cc" else name]
+                self.assertEqual(item[0], "FIX")
+                self.assertIn(f"sudo apt-get install -y {package}", item[1])
+                self.assertEqual(items["labs"][0], "FIX")
+                self.assertIn("cannot run", items["labs"][1])
+
+    def test_what_is_optional_and_missing_is_no_error(self):
+        items = self.examine(gpu=False, PATH=self.path_without("gnuplot", "bwrap", "sbatch"))
+        for name, package in (("gnuplot", "gnuplot-nox"), ("bubblewrap", "bubblewrap"),
+                              ("Slurm", "slurm-client")):
+            self.assertEqual(items[name][0], "-")
+            self.assertIn(f"sudo apt-get install -y {package}", items[name][1])
+
+    def test_bubblewrap_without_user_namespaces(self):
+        with mock.patch.object(shutil, "which", lambda program: f"/usr/bin/{program}"), \
+                mock.patch.object(doctor, "call", lambda *a, **k: (
+                    1, "bwrap: No permissions to create new namespace")):
+            item = doctor.check_sandbox()
+        self.assertEqual(item.state, "-")
+        self.assertIn("No permissions to create new namespace", item.text)
+
+    def test_wsl_and_virtual_machines(self):
+        with mock.patch.object(doctor, "read", lambda path: "Linux 5.15 microsoft-standard-WSL2"):
+            self.assertIn("WSL2", doctor.check_wsl().text)
+        with mock.patch.object(doctor, "read", lambda path: "flags : fpu hypervisor sse"), \
+                mock.patch.object(doctor, "call", lambda *a, **k: (None, "cannot be run")):
+            self.assertIn("a hypervisor", doctor.check_virtual().text)
+        with mock.patch.object(doctor, "read", lambda path: "flags : fpu sse"), \
+                mock.patch.object(doctor, "call", lambda *a, **k: (1, "none")):
+            self.assertEqual(doctor.check_virtual().text, "no")
+
+    def test_programs_that_hang_or_are_none(self):
+        self.assertEqual(doctor.call("sleep", "30", seconds=0.2), (None, "did not answer in 0.2 s"))
+        self.assertEqual(doctor.call("/no/such/program")[0], None)
+
+    def test_grade_doctor_and_make_doctor_are_the_same(self):
+        one = kit.call(sys.executable, "grading/doctor.py", env=kit.clean_environment())
+        two = kit.grade("doctor", env=kit.clean_environment())
+        three = kit.call("make", "doctor", env=kit.clean_environment())
+        self.assertEqual(one, two)
+        self.assertEqual(one[1], three[1])
+        self.assertIn("When something is wrong", (kit.KIT / "README.md").read_text())
