@@ -11,19 +11,19 @@
 #include "trace_log.h"
 
 static const char *const traced[] = {
-    "cudaLaunchKernel",      "cudaMemcpy",          "cudaMemcpyAsync",
-    "cudaMemset",            "cudaMemsetAsync",     "cudaGraphLaunch",
-    "cudaEventRecord",       "cudaStreamWaitEvent", "cudaEventSynchronize",
-    "cudaStreamSynchronize", "cudaEventQuery",      "cudaStreamQuery",
+    "cudaLaunchKernel",      "cudaMemcpy",
+    "cudaMemcpyAsync",       "cudaMemset",
+    "cudaMemsetAsync",       "cudaGraphLaunch",
+    "cudaEventRecord",       "cudaStreamWaitEvent",
+    "cudaEventSynchronize",  "cudaStreamSynchronize",
+    "cudaEventQuery",        "cudaStreamQuery",
     "cudaDeviceSynchronize",
 };
 static struct log_call call = {.stream = -1, .event = -1, .from = -1};
 static uint64_t calls, records;
 static bool pending;  // the call is still to be written
 
-static bool tracing(void) {
-    return trace_log.map != NULL && trace_log.pid == (int)getpid();
-}
+static bool tracing(void) { return trace_log.map != NULL && trace_log.pid == (int)getpid(); }
 
 static void end(void) {
     trace_close();
@@ -50,8 +50,8 @@ void trace_call(const char *name) {
     if (!tracing())
         return;
     trace_close();
-    call = (struct log_call){.call = ++calls, .name = NULL, .start = sim.now, .stream = -1,
-                             .event = -1, .from = -1};
+    call = (struct log_call){
+        .call = ++calls, .name = NULL, .start = sim.now, .stream = -1, .event = -1, .from = -1};
     if (strcmp(name, "cudaEventRecordWithFlags") == 0)
         name = "cudaEventRecord";
     for (size_t i = 0; i < sizeof traced / sizeof traced[0]; i++)
@@ -60,9 +60,7 @@ void trace_call(const char *name) {
     pending = call.name != NULL;
 }
 
-uint64_t trace_this_call(void) {
-    return calls;
-}
+uint64_t trace_this_call(void) { return calls; }
 
 // What the call is about.
 void trace_stream(const struct CUstream_st *stream) {
@@ -86,21 +84,22 @@ void trace_event(struct CUevent_st *event, bool records_it) {
         call.record = 0, call.from = -1;
 }
 
-void trace_failed(void) {
-    pending = false;
-}
+void trace_failed(void) { pending = false; }
 
 void trace_op(const struct op *op) {
     if (!tracing() || op->kind >= OP_GRAPH)
         return;
-    struct log_op one = {.call = op->call, .device = op->device->id, .start = op->start,
-                         .end = op->end, .bytes = op->bytes};
-    one.kind = op->kind == OP_KERNEL                       ? "kernel"
-               : op->kind == OP_MEMSET                     ? "memset"
-               : op->kind == OP_HOST                       ? "host"
-               : strcmp(op->name, "copy to device") == 0   ? "copy_in"
-               : strcmp(op->name, "copy to host") == 0     ? "copy_out"
-                                                           : "copy";
+    struct log_op one = {.call = op->call,
+                         .device = op->device->id,
+                         .start = op->start,
+                         .end = op->end,
+                         .bytes = op->bytes};
+    one.kind = op->kind == OP_KERNEL                     ? "kernel"
+               : op->kind == OP_MEMSET                   ? "memset"
+               : op->kind == OP_HOST                     ? "host"
+               : strcmp(op->name, "copy to device") == 0 ? "copy_in"
+               : strcmp(op->name, "copy to host") == 0   ? "copy_out"
+                                                         : "copy";
     one.name = op->kind == OP_KERNEL ? op->name : one.kind;
     if (op->kind == OP_KERNEL)  // with what an empty one takes, as a GPU reports it
         one.start -= op->stream == NULL ? param.graph_node_us : param.kernel_us;

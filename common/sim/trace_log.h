@@ -68,12 +68,22 @@ static struct {
     int file, pid;
     size_t used;
     atomic_flag busy;
-    struct { char group[8], name[48]; uint64_t count, ns; char *line; } total[LOG_TOTALS];
+    struct {
+        char group[8], name[48];
+        uint64_t count, ns;
+        char *line;
+    } total[LOG_TOTALS];
     int totals;
-    struct { char name[40]; int visits, records; } region[LOG_REGIONS];
+    struct {
+        char name[40];
+        int visits, records;
+    } region[LOG_REGIONS];
     int regions;
-    struct { uint64_t first, last; int region; } visit[LOG_REGIONS * LOG_VISITS];
-    int visits, open;  // open: the visit that goes on, or -1
+    struct {
+        uint64_t first, last;
+        int region;
+    } visit[LOG_REGIONS * LOG_VISITS];
+    int visits, open;       // open: the visit that goes on, or -1
     struct log_call asked;  // a question like the last one, asked again: written when it ends
     uint64_t times;
     uint64_t lost;
@@ -240,12 +250,12 @@ static inline void log_write_call(const struct log_call *c) {
 // An op that has ended.
 static inline void log_write_op(const struct log_op *op) {
     log_lock();
-    log_count("ran", strcmp(op->kind, "kernel") == 0 ? op->name : op->kind, op->end - op->start);
+    log_count("ran", strcmp(op->kind, "kernel") == 0 ? op->name : op->kind,
+              op->end - op->start);
     int visit = log_visit_of(op->call);
     if (visit >= 0)
-        log_line(trace_log.visit[visit].region,
-                 "A\t%d\t%llu\t%s\t%s\t%d\t%.3f\t%.3f\t%llu\n", visit,
-                 (unsigned long long)op->call, op->kind, op->name, op->device, op->start,
+        log_line(trace_log.visit[visit].region, "A\t%d\t%llu\t%s\t%s\t%d\t%.3f\t%.3f\t%llu\n",
+                 visit, (unsigned long long)op->call, op->kind, op->name, op->device, op->start,
                  op->end, (unsigned long long)op->bytes);
     log_unlock();
 }

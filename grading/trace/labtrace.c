@@ -37,12 +37,10 @@ typedef CUpti_ActivityMemset3 memset_record;
 enum { BUFFER_BYTES = 1 << 20, BUFFERS = 8, HANDLES = 4096, FLUSH_MS = 50 };
 
 static uint64_t begun_ns, last_call;
-static uint64_t records;                  // of events
+static uint64_t records;  // of events
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
 
-static double us_since_begin(uint64_t ns) {
-    return ((double)ns - (double)begun_ns) / 1e3;
-}
+static double us_since_begin(uint64_t ns) { return ((double)ns - (double)begun_ns) / 1e3; }
 
 static double now(void) {
     uint64_t ns = 0;
@@ -63,8 +61,8 @@ struct object {
     int number;          // in the order of creation
     bool capturing;      // a stream; an event: recorded inside a capture
     unsigned flags;
-    uint64_t record;     // of an event: its latest, ...
-    int recorded_in;     // ... and the number of the stream
+    uint64_t record;  // of an event: its latest, ...
+    int recorded_in;  // ... and the number of the stream
 };
 
 static struct object streams[HANDLES], events[HANDLES];
@@ -108,9 +106,27 @@ static struct object *event_of(cudaEvent_t event) {
 // ---- Calls ----
 
 enum what {
-    NOTHING, LAUNCH, LAUNCH_EX, COPY, COPY_ASYNC, MEMSET, MEMSET_ASYNC, GRAPH_LAUNCH, RECORD,
-    WAIT_EVENT, EVENT_SYNC, EVENT_QUERY, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC, EVENT_CREATE,
-    EVENT_CREATE_FLAGS, STREAM_CREATE, STREAM_CREATE_FLAGS, BEGIN_CAPTURE, END_CAPTURE,
+    NOTHING,
+    LAUNCH,
+    LAUNCH_EX,
+    COPY,
+    COPY_ASYNC,
+    MEMSET,
+    MEMSET_ASYNC,
+    GRAPH_LAUNCH,
+    RECORD,
+    WAIT_EVENT,
+    EVENT_SYNC,
+    EVENT_QUERY,
+    STREAM_SYNC,
+    STREAM_QUERY,
+    DEVICE_SYNC,
+    EVENT_CREATE,
+    EVENT_CREATE_FLAGS,
+    STREAM_CREATE,
+    STREAM_CREATE_FLAGS,
+    BEGIN_CAPTURE,
+    END_CAPTURE,
 };
 
 #define ID(call) CUPTI_RUNTIME_TRACE_CBID_##call
@@ -172,7 +188,8 @@ static struct object *call_stream(enum what what, const void *arguments) {
         return stream_of(STREAM_ARGUMENT(cudaLaunchKernel_v7000_params));
 #if CUDART_VERSION >= 11060
     case LAUNCH_EX:
-        return stream_of(((const cudaLaunchKernelExC_v11060_params *)arguments)->config->stream);
+        return stream_of(
+            ((const cudaLaunchKernelExC_v11060_params *)arguments)->config->stream);
 #endif
     case COPY:
     case MEMSET:
@@ -245,8 +262,12 @@ static void note_call(enum what what, const char *name, const CUpti_CallbackData
     bool question = what == EVENT_QUERY || what == STREAM_QUERY;
     if (result != cudaSuccess && !question)
         return;
-    struct log_call call = {.call = data->correlationId, .name = name, .result = (int)result,
-                            .stream = -1, .event = -1, .from = -1};
+    struct log_call call = {.call = data->correlationId,
+                            .name = name,
+                            .result = (int)result,
+                            .stream = -1,
+                            .event = -1,
+                            .from = -1};
     call.start = (double)*data->correlationData / 1e3;
     if (trace_log.open >= 0)
         call.end = now();
@@ -295,9 +316,7 @@ static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_Call
 
 // Called by the lab, which looks for it under this name: common/device.h.
 __attribute__((visibility("default"))) void lab_trace_region(const char *name);
-void lab_trace_region(const char *name) {
-    log_region(name, last_call + 1, now());
-}
+void lab_trace_region(const char *name) { log_region(name, last_call + 1, now()); }
 
 // ---- What the GPU ran ----
 
@@ -346,19 +365,26 @@ static void note_record(const CUpti_Activity *record) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
         const kernel_record *k = (const kernel_record *)record;
         plain_name(k->name, name, sizeof name);
-        op = (struct log_op){.call = k->correlationId, .kind = "kernel", .name = name,
+        op = (struct log_op){.call = k->correlationId,
+                             .kind = "kernel",
+                             .name = name,
                              .device = (int)k->deviceId};
         start = k->start, end = k->end;
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
         const copy_record *c = (const copy_record *)record;
-        op = (struct log_op){.call = c->correlationId, .kind = copy_kind(c->copyKind),
-                             .device = (int)c->deviceId, .bytes = c->bytes};
+        op = (struct log_op){.call = c->correlationId,
+                             .kind = copy_kind(c->copyKind),
+                             .device = (int)c->deviceId,
+                             .bytes = c->bytes};
         start = c->start, end = c->end;
         op.name = op.kind;
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
         const memset_record *m = (const memset_record *)record;
-        op = (struct log_op){.call = m->correlationId, .kind = "memset", .name = "memset",
-                             .device = (int)m->deviceId, .bytes = m->bytes};
+        op = (struct log_op){.call = m->correlationId,
+                             .kind = "memset",
+                             .name = "memset",
+                             .device = (int)m->deviceId,
+                             .bytes = m->bytes};
         start = m->start, end = m->end;
     } else
         return;
@@ -377,8 +403,7 @@ static void CUPTIAPI have_buffer(CUcontext context, uint32_t stream, uint8_t *bu
     CUpti_Activity *record = NULL;
     size_t dropped = 0;
     (void)bytes;
-    while (valid > 0 &&
-           cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS)
+    while (valid > 0 && cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS)
         note_record(record);
     cuptiActivityGetNumDroppedRecords(context, stream, &dropped);
     log_lock();
@@ -407,13 +432,14 @@ static void *flush_now_and_then(void *unused) {
 }
 
 static void finish(void) {
-    if (trace_log.map == NULL || trace_log.pid != (int)getpid() || atomic_exchange(&ended, true))
+    if (trace_log.map == NULL || trace_log.pid != (int)getpid() ||
+        atomic_exchange(&ended, true))
         return;
     cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
     log_close();
 }
 
-static bool start(void) {
+static bool begin_tracing(void) {
     static const CUpti_ActivityKind kinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                                CUPTI_ACTIVITY_KIND_MEMCPY,
                                                CUPTI_ACTIVITY_KIND_MEMSET};
@@ -445,7 +471,7 @@ int InitializeInjection(void) {
     Dl_info self;
     if (path == NULL || atomic_flag_test_and_set(&once) || access(path, F_OK) == 0)
         return 1;  // not wanted, or a parent of this program has it
-    if (!start())
+    if (!begin_tracing())
         return 1;
     if (!log_open(path, "hardware")) {
         fprintf(stderr, "no trace: %s cannot be written\n", path);
