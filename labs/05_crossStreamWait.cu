@@ -90,8 +90,7 @@ enum { STALE, HOST_BUSY, CONSUMER, BYSTANDER, READINGS };
 
 // One round of one way: elements that the consumer got wrong; microseconds that the host
 // needed to submit it all; microseconds until the consumer, and the bystander, was done.
-static void play(const char *name, bool (*way)(int), int value,
-                 struct samples seen[READINGS]) {
+static void play(const char *name, bool (*way)(int), int value, struct samples seen[READINGS]) {
     struct event_timer consumer = event_timer_create(), bystander = event_timer_create();
     CUDA_CHECK(cudaEventCreateWithFlags(&produced, cudaEventDisableTiming));
     CUDA_CHECK(cudaMemset(d_data, 0, N * sizeof *d_data));
