@@ -35,7 +35,9 @@ def grade_data(data, source, ranges_folder, stem=None, reference=None, process_w
     graded = Graded(source, stem)
     try:
         if stem:
-            graded.points_of = sum(c.points for c in ranges.load(stem, ranges_folder))
+            # Until it is known what can be judged: without what takes a trace.
+            graded.points_of = sum(c.points for c in ranges.load(stem, ranges_folder)
+                                   if not (c.formula and c.formula.needs_trace))
         graded.output = out = output.parse(data, source)
         graded.notes = out.notes + [f"warning: {text}" for text in out.warnings]
         if stem and out.stem != stem:

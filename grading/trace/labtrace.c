@@ -34,7 +34,7 @@ typedef CUpti_ActivityMemcpy4 copy_record;
 typedef CUpti_ActivityMemset3 memset_record;
 #endif
 
-enum { BUFFER_BYTES = 1 << 20, BUFFERS = 8, HANDLES = 4096, FLUSH_MS = 50 };
+enum { BUFFER_BYTES = 1 << 20, BUFFERS = 64, HANDLES = 4096, FLUSH_MS = 50 };
 
 static uint64_t begun_ns, last_call;
 static uint64_t records;  // of events
@@ -320,14 +320,18 @@ void lab_trace_region(const char *name) { log_region(name, last_call + 1, now())
 
 // ---- What the GPU ran ----
 
+// Buffers are made when there is none to use again, up to so many: beyond that CUPTI drops
+// records, and says how many.
 static uint8_t *spare[BUFFERS];
-static int spare_count;
+static int spare_count, made;
 
 static void CUPTIAPI want_buffer(uint8_t **buffer, size_t *bytes, size_t *most_records) {
     log_lock();
     *buffer = spare_count > 0 ? spare[--spare_count] : NULL;
+    bool make = *buffer == NULL && made < BUFFERS;
+    made += make;
     log_unlock();
-    if (*buffer == NULL && posix_memalign((void **)buffer, 8, BUFFER_BYTES) != 0)
+    if (make && posix_memalign((void **)buffer, 8, BUFFER_BYTES) != 0)
         *buffer = NULL;
     *bytes = *buffer != NULL ? BUFFER_BYTES : 0;
     *most_records = 0;  // as many as fit
@@ -408,12 +412,8 @@ static void CUPTIAPI have_buffer(CUcontext context, uint32_t stream, uint8_t *bu
     cuptiActivityGetNumDroppedRecords(context, stream, &dropped);
     log_lock();
     trace_log.lost += dropped;
-    bool keep = spare_count < BUFFERS;
-    if (keep)
-        spare[spare_count++] = buffer;
+    spare[spare_count++] = buffer;
     log_unlock();
-    if (!keep)
-        free(buffer);
 }
 
 // ---- Beginning and end ----
