@@ -418,17 +418,43 @@ static void CUPTIAPI have_buffer(CUcontext context, uint32_t stream, uint8_t *bu
 
 // ---- Beginning and end ----
 
-static atomic_bool ended;
+static atomic_bool ended, dying, said_all;
 
-// A program may die of a signal, or by _exit. What it ran by then is handed over now and then.
+// CUPTI hands over what it has when it likes. A program may die before that, so it is asked for
+// it now and then, by a thread of its own, and once more when the program dies of a signal.
 static void *flush_now_and_then(void *unused) {
-    const struct timespec pause = {.tv_nsec = FLUSH_MS * 1000000L};
+    const struct timespec pause = {.tv_nsec = FLUSH_MS * 1000000L}, tick = {.tv_nsec = 1000000};
     while (!atomic_load(&ended)) {
-        nanosleep(&pause, NULL);
-        if (!atomic_load(&ended))
+        for (int i = 0; i < FLUSH_MS && !atomic_load(&dying); i++)
+            nanosleep(&tick, NULL);
+        if (atomic_load(&dying)) {
+            cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+            atomic_store(&said_all, true);
+            nanosleep(&pause, NULL);
+        } else if (!atomic_load(&ended))
             cuptiActivityFlushAll(0);
     }
     return unused;
+}
+
+// A handler may call next to nothing, so it asks that thread and waits for it, but not for long:
+// the thread that dies may hold what the other needs. Then the program dies as it would have.
+static void on_fatal_signal(int number) {
+    const struct timespec tick = {.tv_nsec = 1000000};
+    atomic_store(&dying, true);
+    for (int i = 0; i < 500 && !atomic_load(&said_all); i++)
+        nanosleep(&tick, NULL);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_fatal_signals(void) {
+    static const int fatal[] = {SIGSEGV, SIGBUS,  SIGFPE, SIGILL,
+                                SIGABRT, SIGTERM, SIGINT, SIGHUP};
+    struct sigaction before, ours = {.sa_handler = on_fatal_signal, .sa_flags = SA_NODEFER};
+    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+        if (sigaction(fatal[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(fatal[i], &ours, NULL);
 }
 
 static void finish(void) {
