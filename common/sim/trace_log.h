@@ -20,7 +20,7 @@
 //
 // Calls and ops are written down inside regions only, of each region RECORDS in at most VISITS
 // visits; the rest is counted. The file is mapped: whatever the program dies of, what was
-// written is there. Nothing is flushed, and no signal is caught.
+// written is there.
 #ifndef TRACE_LOG_H
 #define TRACE_LOG_H
 

@@ -37,6 +37,7 @@ typedef CUpti_ActivityMemset3 memset_record;
 enum { BUFFER_BYTES = 1 << 20, BUFFERS = 64, HANDLES = 4096, FLUSH_MS = 50 };
 
 static uint64_t begun_ns, last_call;
+static atomic_bool ended, dying, said_all;
 static uint64_t records;  // of events
 static pthread_mutex_t tables = PTHREAD_MUTEX_INITIALIZER;
 
@@ -316,7 +317,12 @@ static void CUPTIAPI on_call(void *user, CUpti_CallbackDomain domain, CUpti_Call
 
 // Called by the lab, which looks for it under this name: common/device.h.
 __attribute__((visibility("default"))) void lab_trace_region(const char *name);
-void lab_trace_region(const char *name) { log_region(name, last_call + 1, now()); }
+void lab_trace_region(const char *name) {
+    bool over = trace_log.open >= 0;
+    log_region(name, last_call + 1, now());
+    if (over && !atomic_load(&ended))
+        cuptiActivityFlushAll(0);  // most often everything has ended by now
+}
 
 // ---- What the GPU ran ----
 
@@ -418,8 +424,6 @@ static void CUPTIAPI have_buffer(CUcontext context, uint32_t stream, uint8_t *bu
 
 // ---- Beginning and end ----
 
-static atomic_bool ended, dying, said_all;
-
 // CUPTI hands over what it has when it likes. A program may die before that, so it is asked for
 // it now and then, by a thread of its own, and once more when the program dies of a signal.
 static void *flush_now_and_then(void *unused) {
@@ -511,8 +515,10 @@ int InitializeInjection(void) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are for the program
-    if (pthread_create(&flusher, NULL, flush_now_and_then, NULL) == 0)
+    if (pthread_create(&flusher, NULL, flush_now_and_then, NULL) == 0) {
         pthread_detach(flusher);
+        catch_fatal_signals();
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return 1;
 }
