@@ -71,7 +71,7 @@ def results_of(folder, backend):
     return KIT / "results" / backend / short_name(folder)
 
 
-def run_lab(program, echo=None, time_limit=TIME_LIMIT):
+def run_lab(program, echo=None, time_limit=TIME_LIMIT, more_environment=None):
     """Run one program without input. `echo` gets its standard output as it comes, as bytes.
 
     Its whole process group is ended when it has ended, or at the limits.
@@ -82,7 +82,8 @@ def run_lab(program, echo=None, time_limit=TIME_LIMIT):
         return run
     begun = time.monotonic()
     child = subprocess.Popen([str(program)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, start_new_session=True, cwd=KIT)
+                             stderr=subprocess.PIPE, start_new_session=True, cwd=KIT,
+                             env={**os.environ, **(more_environment or {})})
     with ended_if_interrupted(child), selectors.DefaultSelector() as select:
         select.register(child.stdout, selectors.EVENT_READ, "out")
         select.register(child.stderr, selectors.EVENT_READ, "err")
