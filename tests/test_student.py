@@ -304,7 +304,7 @@ class Watch(FakeGpu):
         self.assertIn("recomputed", verdict[3] + verdict[4])
         self.save("#error\n")
         text = self.seen(child)
-        self.assertIn("could not grade, 0/12", text)
+        self.assertIn("could not grade, 0/13", text)
         self.assertIn("01_nullKernelAsync.cu(1): error: #error says so", text)
         child.send_signal(signal.SIGINT)
         self.assertEqual(child.wait(10), 0)
