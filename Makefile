@@ -14,7 +14,7 @@ Q       := $(if $(filter 1,$(V)),,@)
 # What runs the labs: cuda where a GPU is visible, else the simulated device; gpu.py says which
 # and why. BACKEND=cuda insists on hardware.
 ifndef BACKEND
-ifneq ($(filter build run grade record watch,$(MAKECMDGOALS)),)
+ifneq ($(filter build run grade record watch timeline,$(MAKECMDGOALS)),)
 BACKEND := $(shell $(PYTHON) grading/gpu.py)
 else
 BACKEND := cuda
@@ -43,8 +43,8 @@ debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.c
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help build run grade record compare plot watch hint doctor starters starters-check test \
-        bench bench-class fidelity clean check-nvcc FORCE
+.PHONY: help build run grade record compare plot watch hint doctor timeline trace starters \
+        starters-check test bench bench-class fidelity clean check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
@@ -55,6 +55,7 @@ help:
 	@echo 'make doctor         what this machine lacks, and what to do about it'
 	@echo 'make run            build and run; outputs go to results/ too'
 	@echo 'make build          only compile'
+	@echo 'make timeline LAB=08  what really ran, when, and what waited for what'
 	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
 	@echo 'make test           everything that needs no GPU'
 	@echo 'make bench          what an error check adds to a launch (needs a GPU)'
@@ -132,6 +133,29 @@ record:
 	@$(MAKE) -s build DIR='$(DIR)'
 	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
 	    --out 'worksheets/recorded/$(MACHINE)'
+
+# What really ran. On hardware by way of CUPTI, which comes with the CUDA Toolkit.
+timeline:
+	-@$(MAKE) -s -k build $(if $(filter cuda,$(BACKEND)),trace)
+	@$(PYTHON) grading/timeline.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
+	    $(if $(REGION),--region '$(REGION)')
+
+tracer    := build/trace/liblabtrace.so
+toolkit    = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+cupti_h    = $(firstword $(wildcard $(addprefix $(toolkit)/,include/cupti.h \
+                 extras/CUPTI/include/cupti.h)))
+cupti_lib  = $(firstword $(wildcard $(addprefix $(toolkit)/,lib64/libcupti.so \
+                 extras/CUPTI/lib64/libcupti.so lib/libcupti.so lib/x86_64-linux-gnu/libcupti.so)))
+
+trace: check-nvcc $(tracer)
+
+$(tracer): grading/trace/labtrace.c common/sim/trace_log.h
+	$(if $(and $(cupti_h),$(cupti_lib)),,$(error no CUPTI in '$(toolkit)': install the CUDA \
+	    Toolkit's package cuda-cupti-dev))
+	@mkdir -p $(@D)
+	$(Q)$(CC) -std=c11 -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden -I$(toolkit)/include \
+	    -I$(dir $(cupti_h)) -o $@ $< -L$(dir $(cupti_lib)) -lcupti -lpthread -ldl \
+	    -Wl,-rpath,$(dir $(cupti_lib))
 
 compare plot:
 	@$(PYTHON) grading/$@.py --dir '$(DIR)' $(if $(LAB),--lab $(LAB))

@@ -73,6 +73,15 @@ static inline void lab_warnings(int device, const char *device_name) {
 }
 
 static double lab_begun_us;
+static void (*trace_region)(const char *name);  // NULL unless a tracer is there
+
+// Name a part of the program that make timeline shows, and that the grader looks at.
+static inline void region_begin(const char *name) {
+    if (trace_region != NULL)
+        trace_region(name);
+}
+
+static inline void region_end(void) { region_begin(NULL); }
 
 // Prints the header and creates the context: 0.3 s, which no lab shall time by accident. Ends
 // the program with 77 where there is no driver or no device.
@@ -92,8 +101,10 @@ static inline void lab_begin(const char *number, const char *name) {
     CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
 #ifdef LAB_SIMULATED
     printf("lab %s %s\nbackend simulated\n", number, name);
+    trace_region = sim_region;
 #else
     printf("lab %s %s\nbackend hardware\n", number, name);
+    trace_region = (void (*)(const char *))dlsym(RTLD_DEFAULT, "lab_trace_region");
 #endif
     printf("device %s, sm_%d%d, %d SMs, %.0f MHz, driver %d.%d, runtime %d.%d\n",
            properties.name, properties.major, properties.minor, properties.multiProcessorCount,

@@ -8,12 +8,34 @@
     max_fall(launch_wait)                        largest drop below an earlier point, relative
     first(s) last(s) count(s) min(..) max(..) abs(..) median(..)
 
+and over what really ran, where the run was traced:
+
+    trace.launches("NullKernel")                 kernels of that name that ran, in the whole program
+    trace.launches("diamond_graph/AddKernel")    in one visit to a region that the lab names
+    trace.launches                               kernels of any name
+    trace.waits                                  waits of a stream for another stream's event
+    trace.device_syncs trace.stream_syncs        calls of cudaDeviceSynchronize, of cudaStreamSynchronize
+    trace.event_syncs trace.sleeping_waits       of cudaEventSynchronize; on an event whose waiter sleeps
+    trace.graph_launches                         calls of cudaGraphLaunch
+    trace.waits("event_wait")                    all of these also in one visit to a region
+    trace.span_us("pipelined")                   from the first start in a region to the last end
+    trace.overlap_us("pipelined")                what its ops, one after the other, would take longer
+    trace.overlap_us("pipelined/copy_in", "pipelined/kernel")    how long both kinds ran at a time
+
+After a region's name and a slash stands a kernel's name or kernel, copy_in, copy_out, copy (any
+of them) or memset. The figure is the median over the visits to the region, its interval their
+extremes; of a region that was never visited it is 0.
+
 Every figure carries the interval of its spread (quartiles, or the extremes of a few readings),
 and arithmetic carries the interval along: that is how the grader tells "wrong" from "too noisy
 to say". Python's parser reads the formula; a whitelist of nodes is walked, nothing is executed.
 """
 import ast
 
+# name -> fewest and most arguments; tracing.Trace has a method of each name.
+OF_TRACE = {"launches": (0, 1), "waits": (0, 1), "device_syncs": (0, 1), "event_syncs": (0, 1),
+            "stream_syncs": (0, 1), "sleeping_waits": (0, 1), "graph_launches": (0, 1), "span_us": (1, 1),
+            "overlap_us": (1, 2)}
 LONGEST = 500  # characters; also keeps the parse tree shallow
 
 
@@ -27,6 +49,10 @@ class NoValue(Exception):
     def __init__(self, name, text=None):
         super().__init__(text or f"{name} is not measured")
         self.name = name
+
+
+class NotHere(NoValue):
+    """What it needs is not known of this run, through no fault of the program."""
 
 
 def interval(value, low=None, high=None):
@@ -95,11 +121,18 @@ OF_SERIES = {"slope": (slope, 1, 2), "interpolate": (interpolate, 2, 2),
 OF_NUMBERS = {"min": extreme(min), "max": extreme(max), "abs": absolute, "median": middle}
 
 
+def asks_trace(node):
+    target = node.func if isinstance(node, ast.Call) else node
+    return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and (
+        target.value.id == "trace")
+
+
 class Formula:
-    """A parsed formula. `names` is the set of metrics that it needs."""
+    """A parsed formula. `names` is the set of metrics that it needs, `needs_trace` whether it
+    asks what really ran."""
 
     def __init__(self, text):
-        self.text, self.names = text, set()
+        self.text, self.names, self.needs_trace = text, set(), False
         if len(text) > LONGEST:
             raise FormulaError(f"longer than {LONGEST} characters")
         try:
@@ -114,7 +147,9 @@ class Formula:
             raise FormulaError("nested too deeply")
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return
-        if isinstance(node, ast.Name):
+        if asks_trace(node):
+            self._check_trace(node)
+        elif isinstance(node, ast.Name) and node.id != "trace":
             self.names.add(node.id)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
             self._check(node.operand, depth + 1)
@@ -140,18 +175,38 @@ class Formula:
         else:
             raise FormulaError(f"'{ast.unparse(node)[:40]}' is not arithmetic over metrics")
 
-    def evaluate(self, values, series):
-        """(value, low, high). values: name -> interval; series: name -> {parameter: interval}.
+    def _check_trace(self, node):
+        """trace.name, or trace.name("text") with as many texts as it takes."""
+        called = isinstance(node, ast.Call)
+        name = (node.func if called else node).attr
+        given = node.args if called else []
+        if name not in OF_TRACE:
+            raise FormulaError(f"trace has no '{name}'; there are: " + " ".join(sorted(OF_TRACE)))
+        fewest, most = OF_TRACE[name]
+        if not fewest <= len(given) <= most or called and (node.keywords or not given) or not all(
+                isinstance(a, ast.Constant) and isinstance(a.value, str) and a.value for a in given):
+            raise FormulaError(f"trace.{name} takes {fewest} to {most} names in quotes")
+        self.needs_trace = True
 
-        Raises NoValue, naming the figure that is missing.
+    def evaluate(self, values, series, trace=None):
+        """(value, low, high). values: name -> interval; series: name -> {parameter: interval};
+        trace: what ran, a tracing.Trace, or None.
+
+        Raises NoValue, naming the figure that is missing, or NotHere.
         """
-        return self._walk(self.tree, values, series)
+        return self._walk(self.tree, values, series, trace)
 
-    def _walk(self, node, values, series):
+    def _walk(self, node, values, series, trace):
         def walk(child):
-            return self._walk(child, values, series)
+            return self._walk(child, values, series, trace)
         if isinstance(node, ast.Constant):
             return interval(float(node.value))
+        if asks_trace(node):
+            if trace is None:
+                raise NotHere(None, "needs a trace of the run")
+            called = isinstance(node, ast.Call)
+            method = getattr(trace, (node.func if called else node).attr)
+            return method(*(a.value for a in node.args) if called else ())
         if isinstance(node, ast.Name):
             if node.id in values:
                 return values[node.id]

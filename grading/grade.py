@@ -72,7 +72,7 @@ def text_report(grades, verbose):
             if v.check.equals:  # a word, as long as CUDA's names are
                 found = f"{v.shown or '-':<30}"
             lines.append(f"  {v.state:<12} {v.check.name:<26} {found} "
-                         f"{f'{v.earned}/{v.check.points}':>5}")
+                         f"{f'{v.earned}/{v.points}' if v.points else '-':>5}")
             if v.message:
                 lines.append(wrap(v.message, "      "))
             if verbose:

@@ -29,12 +29,15 @@ class Graded:
                 "checks": [v.as_dict() for v in self.verdicts]}
 
 
-def grade_data(data, source, ranges_folder, stem=None, reference=None, process_wall=None):
+def grade_data(data, source, ranges_folder, stem=None, reference=None, process_wall=None,
+               process_cpu=None, trace=None):
     """Grade one output, given as bytes. Never raises for what the bytes or a range file hold."""
     graded = Graded(source, stem)
     try:
         if stem:
-            graded.points_of = sum(c.points for c in ranges.load(stem, ranges_folder))
+            # Until it is known what can be judged: without what takes a trace.
+            graded.points_of = sum(c.points for c in ranges.load(stem, ranges_folder)
+                                   if not (c.formula and c.formula.needs_trace))
         graded.output = out = output.parse(data, source)
         graded.notes = out.notes + [f"warning: {text}" for text in out.warnings]
         if stem and out.stem != stem:
@@ -44,8 +47,9 @@ def grade_data(data, source, ranges_folder, stem=None, reference=None, process_w
         if out.skipped is None:
             checks = [c for c in ranges.load(out.stem, ranges_folder)
                       if not c.only or c.only == out.backend]
-            graded.points_of = sum(c.points for c in checks)
-            graded.verdicts = verdict.judge(out, checks, reference, process_wall)
+            graded.verdicts = verdict.judge(out, checks, reference, process_wall, process_cpu,
+                                            trace)
+            graded.points_of = sum(v.points for v in graded.verdicts)
         else:
             graded.points_of = 0
     except ranges.NoSuchLab as error:

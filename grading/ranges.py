@@ -18,8 +18,10 @@ One section a check; its name is the metric checked, unless it has a formula:
     why = ...             why the bounds are what they are: required, with numbers of machines
     if_low, if_high, if_wrong = ...   the probable mistake
 
-In a formula device_mhz and device_sms come from the device line, and process_wall is the
-whole process's time in seconds.
+In a formula device_mhz and device_sms come from the device line, process_wall is the whole
+process's time in seconds, and process_cpu the processor time that it used, in seconds, too. A
+check that needs what is not known of a run (process_cpu of a recorded output, or trace without a
+tracer) is skipped, with its points.
 """
 import configparser
 import functools
@@ -31,7 +33,7 @@ from formula import Formula, FormulaError
 HERE = Path(__file__).resolve().parent / "ranges"
 KEYS = {"formula", "recompute", "unit", "min", "max", "equals", "tolerance", "reference_factor",
         "points", "todo", "only", "why", "if_low", "if_high", "if_wrong"}
-GIVEN = {"device_mhz", "device_sms", "process_wall"}
+GIVEN = {"device_mhz", "device_sms", "process_wall", "process_cpu"}
 
 
 class RangeError(Exception):

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""grade.py run: build, run on this machine beside the solution, and grade."""
+"""grade.py run: build, run on this machine beside the solution, and grade.
+
+On hardware a lab whose checks ask what really ran is run a second time, traced: tracing may slow
+a call by a microsecond, so what is graded is what it printed without. Its claims are held against
+what the second run did. The simulated device's log takes no virtual time: one run does for both.
+"""
 import os
 import sys
 import time
@@ -7,7 +12,9 @@ from pathlib import Path
 
 import output
 import progress
+import ranges
 import runner
+import tracing
 import verdict
 from graded import grade_data
 
@@ -21,16 +28,44 @@ def build(folder, labs, backend):
     progress.run(f"building {runner.short_name(folder)}",
                  ["make", "-s", "-k", "-j", jobs, "build", f"DIR={folder}", f"BACKEND={backend}"]
                  + ([f"LAB={labs[0][:2]}"] if len(labs) == 1 else []), quiet=True, cwd=runner.KIT)
+    if backend == "cuda":  # if it cannot be built, grade.py says that nothing was traced
+        progress.run("building the tracer", ["make", "-s", "trace"], quiet=True, cwd=runner.KIT)
 
 
-def run_once(stem, folder, backend, bus_id):
-    """Run one lab of a folder, alone on its GPU; a runner.Run."""
-    kept = runner.results_of(folder, backend)
+def run_once(stem, folder, backend, bus_id, traced=False):
+    """Run one lab of a folder, alone on its GPU: (Run, Trace or None, why there is none)."""
+    kept, program = runner.results_of(folder, backend), runner.program_of(stem, folder, backend)
     with runner.alone(bus_id), progress.Ticker(stem, progress.expected(stem, backend, kept)):
-        run = runner.run_lab(runner.program_of(stem, folder, backend))
+        if traced:
+            run, trace, why = tracing.capture(program, backend)
+        else:
+            run, trace, why = runner.run_lab(program), None, ""
     if not run.problem:
         progress.keep(kept, stem, run.wall)
-    return run
+    return run, trace, why
+
+
+def asks_what_ran(stem, folder):
+    try:
+        return any(c.formula and c.formula.needs_trace for c in ranges.load(stem, folder))
+    except ranges.RangeError:
+        return False  # grade_data says what is wrong with it
+
+
+def measured(stem, options, bus_id):
+    """A run of a lab whose figures count, and what really ran, if its checks ask for that: (Run,
+    Trace or None, why there is no trace)."""
+    asks = asks_what_ran(stem, options.ranges)
+    why = tracing.unavailable(options.backend) if asks else ""
+    if asks and options.backend == "sim":
+        return run_once(stem, options.dir, options.backend, bus_id, traced=True)
+    run, trace, _ = run_once(stem, options.dir, options.backend, bus_id)
+    if asks and not why and not run.problem and run.code == 0:
+        print("  once more, traced, to see what really ran", file=sys.stderr)
+        again, trace, why = run_once(stem, options.dir, options.backend, bus_id, traced=True)
+        if again.problem:
+            trace, why = None, f"the traced run {again.problem}"
+    return run, trace, why
 
 
 def wants_reference(stem, options):
@@ -58,7 +93,7 @@ def reference_for(stem, options, bus_id):
     kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
     if wants_reference(stem, options):
         print(f"  the solution first, to compare with on this machine: {stem}", file=sys.stderr)
-        run = run_once(stem, SOLUTIONS, options.backend, bus_id)
+        run, _, _ = run_once(stem, SOLUTIONS, options.backend, bus_id)
         if run.problem or run.code != 0:
             print(f"  no comparison: the solution {run.problem or 'was skipped'}", file=sys.stderr)
             return None
@@ -83,12 +118,17 @@ def run(options):
               f"{max(wanted, 1):.0f} s)", file=sys.stderr, flush=True)
         reference = reference_for(stem, options, bus_id)
         for attempt in range(1, options.attempts + 1):
-            result = run_once(stem, folder, options.backend, bus_id)
+            result, trace, why = measured(stem, options, bus_id)
             kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
             if result.out:
                 runner.save(kept, result.out)
             source = os.path.relpath(kept, runner.KIT)
-            graded = grade_data(result.out, source, options.ranges, stem, reference, result.wall)
+            if trace:
+                tracing.write_json(trace, tracing.kept_at(folder, options.backend, stem))
+            graded = grade_data(result.out, source, options.ranges, stem, reference, result.wall,
+                                result.cpu, trace)
+            if why and not result.problem and result.code == 0:
+                graded.notes.append(f"what really ran was not checked: {why}")
             if result.problem:
                 graded.verdicts, graded.output = [], None
                 graded.error = f"{stem}: {result.problem}"

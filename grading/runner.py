@@ -77,9 +77,13 @@ class Plain:
 
     poll = POLL
 
+    def __init__(self, more_environment=None):
+        self.environment = {**os.environ, **(more_environment or {})}
+
     def start(self, command):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, start_new_session=True, cwd=KIT)
+                                stderr=subprocess.PIPE, start_new_session=True, cwd=KIT,
+                                env=self.environment)
 
     def trouble(self, child):
         """Asked while it runs, every `poll` seconds: why it must be stopped, or nothing."""
@@ -90,13 +94,13 @@ class Plain:
         return code
 
 
-def run_lab(program, echo=None, time_limit=TIME_LIMIT, box=None):
+def run_lab(program, echo=None, time_limit=TIME_LIMIT, more_environment=None):
     """Run one program without input. `echo` gets its standard output as it comes, as bytes."""
     if not program.exists():
         run = Run()
         run.problem = f"did not build: {first_error(program)}"
         return run
-    return run_command([str(program)], echo, time_limit, box)
+    return run_command([str(program)], echo, time_limit, Plain(more_environment))
 
 
 def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):

@@ -2,9 +2,10 @@
 """Judge one lab's output by its checks."""
 import math
 
-from formula import NoValue
+from formula import NoValue, NotHere
 
 PASS, FAIL, UNMEASURED, INCONCLUSIVE = "pass", "FAIL", "unmeasured", "inconclusive"
+SKIPPED = "skipped"  # counts neither way
 
 
 class Verdict:
@@ -13,11 +14,12 @@ class Verdict:
     def __init__(self, check, state, shown="", message=""):
         self.check, self.state, self.shown, self.message = check, state, shown, message
         self.earned = check.points if state == PASS else 0
+        self.points = check.points if state != SKIPPED else 0
 
     def as_dict(self):
         return {"check": self.check.name, "verdict": self.state, "value": self.shown,
                 "range": range_text(self.check), "points": self.earned,
-                "of": self.check.points, "todo": self.check.todo, "message": self.message,
+                "of": self.points, "todo": self.check.todo, "message": self.message,
                 "why": self.check.why}
 
 
@@ -38,23 +40,27 @@ def number_text(value):
     return f"{value:.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3}f}"
 
 
-def environment(output, process_wall=None):
+def environment(output, process_wall=None, process_cpu=None):
     """(values, series) of an output as formulas see them: every figure an interval."""
     values = {name: (v.value, v.low, v.high) for name, v in output.values.items()}
     series = {name: {at: (v.value, v.low, v.high) for at, v in points.items()}
               for name, points in output.series.items()}
     if output.backend == "simulated":
-        process_wall = None  # the virtual clock's own time counts, not how fast it was computed
+        # The virtual clock's own time counts, not how fast it was computed.
+        process_wall = process_cpu = None
     for name, value in (("device_mhz", output.device_mhz), ("device_sms", output.device_sms),
-                        ("process_wall", process_wall or output.seconds)):
+                        ("process_wall", process_wall or output.seconds),
+                        ("process_cpu", process_cpu)):
         if value is not None:
             values[name] = (value, value, value)
     return values, series
 
 
-def judge(output, checks, reference=None, process_wall=None):
-    """One Verdict a check. `reference` is the solution's Output on the same machine, or None."""
-    here, there = environment(output, process_wall), environment(reference) if reference else None
+def judge(output, checks, reference=None, process_wall=None, process_cpu=None, trace=None):
+    """One Verdict a check. `reference` is the solution's Output on the same machine, or None;
+    `trace` what really ran, a tracing.Trace, or None."""
+    here = (*environment(output, process_wall, process_cpu), trace)
+    there = environment(reference) if reference else None
     todos = {check.name: check.todo for check in checks if check.todo}
     return [_judge(check, output, here, there, todos) for check in checks]
 
@@ -82,11 +88,15 @@ def not_measured(check, error, output, todos):
 def _judge(check, output, environ, reference, todos):
     if check.equals:
         return _judge_word(check, output, todos)
-    values, series = environ
+    values, series, trace = environ
     try:
-        figures = _figures(check, values, series)
+        figures = _figures(check, values, series, trace)
         wanted = check.recompute.evaluate(values, series) if check.recompute else None
+    except NotHere as error:
+        return Verdict(check, SKIPPED, "", str(error))
     except NoValue as error:
+        if error.name == "process_cpu":
+            return Verdict(check, SKIPPED, "", "needs the processor time of the process")
         return not_measured(check, error, output, todos)
     unit = _unit(check, output)
     worst = max(figures, key=lambda figure: _outside(check, figure[0]))
@@ -133,10 +143,10 @@ def _judge_word(check, output, todos):
     return Verdict(check, FAIL, word, with_todo(check, f"{check.if_wrong}; expected {wanted}"))
 
 
-def _figures(check, values, series):
+def _figures(check, values, series, trace=None):
     """The intervals that the check's bounds apply to: one, or one a point of a series."""
     if check.formula:
-        return [check.formula.evaluate(values, series)]
+        return [check.formula.evaluate(values, series, trace)]
     if check.name in series:
         return list(series[check.name].values())
     if check.name in values:

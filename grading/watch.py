@@ -97,9 +97,10 @@ def verdict_text(report, stem, program):
     if report["skipped"] is not None:
         return f"{title}  skipped: {report['skipped']}"
     checks = report["checks"]
-    bad = [check for check in checks if check["verdict"] != "pass"]
+    counted = [check for check in checks if check["verdict"] != "skipped"]
+    bad = [check for check in counted if check["verdict"] != "pass"]
     lines = [f"{title}  {report['points']}/{report['of']}"
-             + ("  full marks" if not bad else f"  {len(bad)} of {len(checks)} checks to go")
+             + ("  full marks" if not bad else f"  {len(bad)} of {len(counted)} checks to go")
              + (f"  {where}" if where else ""), ""]
     if bad:
         first = bad[0]

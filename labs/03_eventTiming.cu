@@ -93,11 +93,17 @@ int main(void) {
 
     for (int i = 0; i < REPEATS; i++) {
         double enqueue_us, sync_us;
+        region_begin("host_clock");
         host_clock_us(&enqueue_us, &sync_us);
+        region_begin("event_batch");
+        double batch_us = event_batch_us(&timer);
+        region_begin("event_each_sync");
+        double each_us = event_each_sync_us(&timer);
+        region_end();
         samples_add(&enqueue, enqueue_us);
         samples_add(&sync, sync_us);
-        samples_add(&batch, event_batch_us(&timer));
-        samples_add(&each, event_each_sync_us(&timer));
+        samples_add(&batch, batch_us);
+        samples_add(&each, each_us);
         samples_add(&empty, event_null_us(&timer, 0));
         samples_add(&one, event_null_us(&timer, 1));
         samples_add(&many, event_null_us(&timer, NULL_LAUNCHES) / NULL_LAUNCHES);

@@ -90,12 +90,13 @@ enum { STALE, HOST_BUSY, CONSUMER, BYSTANDER, READINGS };
 
 // One round of one way: elements that the consumer got wrong; microseconds that the host
 // needed to submit it all; microseconds until the consumer, and the bystander, was done.
-static void play(bool (*way)(int), int value, struct samples seen[READINGS]) {
+static void play(const char *name, bool (*way)(int), int value, struct samples seen[READINGS]) {
     struct event_timer consumer = event_timer_create(), bystander = event_timer_create();
     CUDA_CHECK(cudaEventCreateWithFlags(&produced, cudaEventDisableTiming));
     CUDA_CHECK(cudaMemset(d_data, 0, N * sizeof *d_data));
     CUDA_CHECK(cudaDeviceSynchronize());
 
+    region_begin(name);
     double start = now_us();
     event_timer_start(&consumer, b);
     event_timer_start(&bystander, c);
@@ -106,6 +107,7 @@ static void play(bool (*way)(int), int value, struct samples seen[READINGS]) {
     CUDA_CHECK_LAUNCH();
     event_timer_stop(&bystander, c);
     double host_busy = now_us() - start;
+    region_end();
     CUDA_CHECK(cudaDeviceSynchronize());
 
     int stale = 0;
@@ -136,12 +138,12 @@ int main(void) {
     CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&c, cudaStreamNonBlocking));
 
-    play(no_wait, -1, warm_up);
+    play("warm_up", no_wait, -1, warm_up);
     for (int i = 1; i <= REPEATS; i++) {
-        play(no_wait, i, none);
-        play(event_wait, i, event);
-        play(device_sync, i, sync);
-        play(wait_before_record, i, early);
+        play("no_wait", no_wait, i, none);
+        play("event_wait", event_wait, i, event);
+        play("device_sync", device_sync, i, sync);
+        play("wait_before_record", wait_before_record, i, early);
     }
 
     print_measured("stale_no_wait", "count", &none[STALE]);

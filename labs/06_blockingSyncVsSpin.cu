@@ -107,9 +107,13 @@ int main(void) {
 
     for (int i = 0; i < REPEATS; i++)
         for (int k = 0; k < LENGTHS; k++) {
+            region_begin("spin");
             time_wait(cycles[k], start, plain, synchronize, &spin[k]);
+            region_begin("block");
             time_wait(cycles[k], start, sleeping, synchronize, &block[k]);
+            region_begin("poll");
             time_wait(cycles[k], start, plain, poll, &polled[k]);
+            region_end();
         }
     // The device has a flag of that name too. Does it make a plain event's waiter sleep?
     CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));

@@ -104,7 +104,9 @@ struct cost {
 static void measure(cudaEvent_t there, cudaEvent_t back, struct cost *cost) {
     bool created = there != NULL && back != NULL;
     samples_add(&cost->record, created ? record_us(there) : NAN);
+    region_begin("hop");
     samples_add(&cost->hop, created ? hop_us(there, back) : NAN);
+    region_end();
     samples_add(&cost->queued, created ? queued_us(there) : NAN);
 }
 

@@ -167,11 +167,16 @@ int main(void) {
         samples_add(&in, stage_us(copy_in, &pinned));
         samples_add(&compute, stage_us(kernel, &pinned));
         samples_add(&out, stage_us(copy_out, &pinned));
+        region_begin("serial");
         samples_add(&serial, run_us(&pinned, CHUNKS, s_in, s_in, &us));
+        region_begin("pipelined");
         samples_add(&piped, run_us(&pinned, CHUNKS, s_compute, s_out, &first_us));
+        region_end();
         samples_add(&first, first_us);
         samples_add(&plain_serial, run_us(&pageable, CHUNKS, s_in, s_in, &us));
+        region_begin("pageable");
         samples_add(&plain, run_us(&pageable, CHUNKS, s_compute, s_out, &us));
+        region_end();
         copy_call(&pinned, &ret, &done);
         copy_call(&pageable, &ret_plain, &done_plain);
         for (int c = 0; c < CUTS; c++)

@@ -72,12 +72,14 @@ static bool enqueue_second(bool wait) {
 static void play(bool wait, struct samples *second, struct samples *host,
                  struct samples *first) {
     float first_ms, second_ms = NAN;
+    region_begin(wait ? "wait_across" : "no_wait");
     double start = now_us();
     enqueue_first();
     bool written = enqueue_second(wait) && (!wait || wait_answer != NULL);
     double host_us = now_us() - start;
     for (int d = 0; d < 2; d++)
         CUDA_CHECK(cudaStreamSynchronize(stream[d]));
+    region_end();
     CUDA_CHECK(cudaEventElapsedTime(&first_ms, begun[0], ended[0]));
     if (written)
         CUDA_CHECK(cudaEventElapsedTime(&second_ms, begun[1], ended[1]));

@@ -124,6 +124,7 @@ struct pair {
 static void play(const struct pair *p, struct samples *both, struct samples *shorter_one) {
     double together = NAN, shorter = NAN;
     if (p->a.blocks > 0) {
+        region_begin(p->name);
         event_timer_start(&whole, p->stream_a);
         event_timer_start(&timer_a, p->stream_a);
         launch(&p->a, p->stream_a);
@@ -136,6 +137,7 @@ static void play(const struct pair *p, struct samples *both, struct samples *sho
         CUDA_CHECK(cudaStreamWaitEvent(p->stream_a, end_b, 0));
         event_timer_stop(&whole, p->stream_a);
         CUDA_CHECK(cudaDeviceSynchronize());
+        region_end();
         if (written) {
             together = event_timer_us(&whole);
             shorter = fmin(event_timer_us(&timer_a), event_timer_us(&timer_b));

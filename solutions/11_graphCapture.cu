@@ -154,8 +154,11 @@ int main(void) {
 
     for (int round = 0; round < ROUNDS; round++) {
         cudaGraphExec_t exec = instantiate(drawn, &made);
+        region_begin("diamond_streams");
         samples_add(&by_streams, streams_us(diamond, 0));
+        region_begin("diamond_graph");
         samples_add(&by_graph, graph_us(exec));
+        region_end();
         CUDA_CHECK(cudaMemcpy(value, d_value, sizeof value, cudaMemcpyDeviceToHost));
         ordered = ordered && value[4] == 2 * value[1] + 3;
         if (exec != NULL)

@@ -111,7 +111,7 @@ class Kit(unittest.TestCase):
             "".join(f"//> {line}\n" for line in good.splitlines()) + "//! sleep 2\n")
         code, out, err = self.make("grade")
         self.assertIn("did not build", out)
-        self.assertIn("12/12", out)
+        self.assertIn("13/13", out)
         self.assertNotEqual(code, 0)
 
     def test_mistakes_in_the_call_get_one_line(self):

@@ -92,8 +92,8 @@ __attribute__((constructor)) static void start(void) {
     sim.eager = loading != NULL && strcmp(loading, "EAGER") == 0;
     sim.launch_blocking = blocking != NULL && strcmp(blocking, "0") != 0;
     read_failures(getenv("SIM_FAIL"));
-    if (trace != NULL && (sim.trace = fopen(trace, "w")) == NULL)
-        die("SIM_TRACE: cannot write %s", trace);
+    if (trace != NULL)
+        trace_open(trace);
     for (int i = 0; i < sim.devices; i++) {
         sim.device[i].id = i;
         for (int sm = 0; sm < (int)param.sms; sm++) {
@@ -121,6 +121,7 @@ static void create_context(struct device *device) {
 }
 
 cudaError_t fail(cudaError_t error) {
+    trace_failed();
     return sim.last_error = error;
 }
 
@@ -137,6 +138,7 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
         die("%s was called inside a kernel", call);
     if (sim.in_host_function)
         return fail(cudaErrorNotPermitted);
+    trace_call(call);
     if (needs & NEEDS_CONTEXT && sim.devices > 0 && sim.sticky == cudaSuccess)
         create_context(current_device());
     // After a long wait the caches have forgotten how to submit: the next calls cost more.
@@ -460,11 +462,13 @@ cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream) {
         handle = sim.per_thread_default ? cudaStreamPerThread : cudaStreamLegacy;
     if (handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
         *stream = handle == cudaStreamLegacy ? device->legacy : device->per_thread;
+        trace_stream(*stream);
         return cudaSuccess;
     }
     for (int i = sim.streams - 1; i >= 0; i--)
         if (sim.stream[i] == handle && handle->alive) {
             *stream = handle;
+            trace_stream(handle);
             return cudaSuccess;
         }
     return fail(cudaErrorInvalidResourceHandle);
@@ -742,6 +746,8 @@ static cudaError_t event_create(cudaEvent_t *handle, unsigned flags) {
     struct CUevent_st *event = *handle = free_events;
     free_events = event->next_free;
     event->next_free = NULL;
+    static int created;
+    event->number = ++created;
     event->alive = true;
     event->flags = flags;
     event->device = current_device();
@@ -790,6 +796,7 @@ static cudaError_t record(cudaEvent_t event, cudaStream_t handle, unsigned flags
         return fail(cudaErrorInvalidValue);
     if (capturing(stream)) {
         capture_record(stream, event);
+        trace_event(event, true);
         return cudaSuccess;
     }
     struct op *op = op_new(OP_RECORD, "event record");
@@ -805,6 +812,7 @@ static cudaError_t record(cudaEvent_t event, cudaStream_t handle, unsigned flags
     event->stream = stream;
     event->seq = stream->last_seq;
     order_copy(&event->order, &stream->order);
+    trace_event(event, true);
     return cudaSuccess;
 }
 
@@ -824,6 +832,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         return fail(cudaErrorInvalidResourceHandle);
     if (flags != cudaEventWaitDefault)
         return fail(cudaErrorInvalidValue);
+    trace_event(event, false);
     if (event->capture != NULL || capturing(stream))
         return capture_wait(stream, event);
     if (!event->recorded)
@@ -848,6 +857,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     ENTER(param.query_us, NEEDS_CONTEXT);
     if (!is_event(event))
         return fail(cudaErrorInvalidResourceHandle);
+    trace_event(event, false);
     if (event->capture != NULL) {
         capture_forbids(NULL);
         return fail(cudaErrorCapturedEvent);
@@ -862,6 +872,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     ENTER(param.sync_us, NEEDS_CONTEXT);
     if (!is_event(event))
         return fail(cudaErrorInvalidResourceHandle);
+    trace_event(event, false);
     if (event->capture != NULL) {
         capture_forbids(NULL);
         return fail(cudaErrorCapturedEvent);

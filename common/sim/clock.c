@@ -15,6 +15,7 @@
 static const int64_t monotonic_base = 1000, realtime_base = 1767225600;
 
 static void pass(double wall_us, double cpu_us) {
+    trace_close();
     sim.now += wall_us;
     sim.cpu += cpu_us;
     gpu_advance(sim.now);

@@ -39,6 +39,7 @@ struct op *op_new(enum op_kind kind, const char *name) {
     op->tried = sim.freed - 1;
     op->engine = ENGINE_NONE;
     op->device = current_device();
+    op->call = trace_this_call();
     return op;
 }
 
@@ -250,13 +251,6 @@ static bool op_start(struct op *op, double now) {
     return true;
 }
 
-static void op_trace(const struct op *op) {
-    if (op->kind != OP_WAIT)
-        fprintf(sim.trace, "%s\t%d\t%d\t%.3f\t%.3f\t%s:%d\n", op->name, op->device->id,
-                op->stream ? op->stream->number : -1, op->start, op->end,
-                op->site.file ? op->site.file : "", op->site.line);
-}
-
 static void op_done(struct op *op, double now) {
     struct CUstream_st *stream = op->stream;
     struct device *device = op->device;
@@ -295,8 +289,7 @@ static void op_done(struct op *op, double now) {
     bool work = op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_HOST;
     if (work)
         device->busy_until = now;
-    if (sim.trace != NULL)
-        op_trace(op);
+    trace_op(op);
     if (stream == NULL) {
         graph_node_done(op, now);
         return;

@@ -345,6 +345,7 @@ static void start_node(struct graph_run *run, int index, double ready) {
     struct order order = op->order;
     *op = *model;
     op->order = order;
+    op->call = run->parent->call;
     if (model->launch != NULL) {
         size_t bytes = sizeof *model->launch + model->launch->args_bytes;
         op->launch = memcpy(malloc(bytes), model->launch, bytes);

@@ -6,7 +6,7 @@
 //   engine.c  when each op starts and ends  kernel.c  running kernels' bodies, their length
 //   api.c     streams, events, errors       memory.c  allocations, copies, host pointers
 //   graph.c   capture and graphs            order.c   reports of unordered access
-//   watch.c   what a body touches
+//   watch.c   what a body touches           trace.c   SIM_TRACE
 #ifndef SIM_H
 #define SIM_H
 
@@ -106,6 +106,7 @@ struct op {
     struct graph_run *run;       // OP_GRAPH, and the nodes of one
     int node;
     uint64_t serial;             // counts all ops
+    uint64_t call;               // the call that it is from, for the trace
     struct order order;
 };
 
@@ -139,6 +140,8 @@ struct CUevent_st {
     struct capture *capture;     // recorded inside this capture, ...
     int *tips, tip_count;        // ... behind these nodes
     struct CUevent_st *next_free;
+    int number, recorded_in;     // for the trace: among all events; the stream, ...
+    uint64_t record;             // ... and number, of the latest record
 };
 
 struct device {
@@ -170,7 +173,6 @@ extern struct sim {
     char argument[64];           // the first argument of the call at `site`
     struct order host;
     uint64_t serial;
-    FILE *trace;
 } sim;
 
 // engine.c
@@ -281,5 +283,15 @@ void graph_start(struct op *op, double now);
 void graph_node_done(struct op *op, double now);
 void graph_run_free(struct graph_run *run);
 struct op *graph_parent(const struct op *node);
+
+// trace.c
+void trace_open(const char *path);
+void trace_call(const char *name);
+void trace_failed(void);
+void trace_close(void);              // the call before ended where the clock stands
+void trace_stream(const struct CUstream_st *stream);
+void trace_event(struct CUevent_st *event, bool records_it);
+uint64_t trace_this_call(void);
+void trace_op(const struct op *op);
 
 #endif

@@ -240,6 +240,7 @@ struct sim_launch {
     struct sim_access access[SIM_ARGS_MAX];
 };
 cudaError_t sim_launch(const struct sim_launch *launch);
+void sim_region(const char *name);  // NULL: it ends; common/device.h
 void sim_site(const char *file, int line, const char *arguments);
 void sim_unordered_on_purpose(const char *file, const int *lines);
 void sim_use_per_thread_stream(void);

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""make timeline: a chart that fits a terminal, and what it leaves behind."""
+import json
+import re
+import shutil
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+import kit
+import timeline
+import trace_rules
+import tracing
+
+
+def make(*arguments):
+    return kit.call("make", "-s", "timeline", "BACKEND=sim", *arguments, env=kit.clean_environment())
+
+
+class Charts(unittest.TestCase):
+    def test_the_pipeline_in_eighty_columns(self):
+        code, out, err = make("LAB=08", "DIR=solutions", "REGION=pipelined")
+        self.assertEqual(code, 0, err)
+        lines = out.splitlines()
+        self.assertLessEqual(max(map(len, lines)), 80)
+        self.assertIn("imulated", lines[0])
+        row = {line[:15].strip(): line[17:] for line in lines if re.match(r"(host|stream \d) ", line)}
+        self.assertEqual(list(row), ["host", "stream 1", "stream 2", "stream 3"])
+        self.assertGreater(row["stream 1"].count("i"), 10)
+        self.assertGreater(row["stream 2"].count("S"), 30)
+        self.assertGreater(row["stream 3"].count("."), 20)
+        self.assertIn("=====", [line for line in lines if line.startswith("at the same time")][0])
+        self.assertIn("event 1: copy_in 1 -> StageKernel 1, from stream 1 to 2", out)
+        kept = kit.KIT / "results/sim/solutions/08_copyComputePipeline.trace.json"
+        self.assertEqual(trace_rules.problems(kept.read_bytes()), [])
+        self.assertIn("ui.perfetto.dev", err)
+
+    def test_every_lab_fits_and_a_lab_without_regions_has_counts(self):
+        code, out, err = make("DIR=solutions")
+        self.assertEqual(code, 0, err)
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
+        self.assertIn("this lab names no region of interest: only counted", out)
+        self.assertRegex(out, r"312,001 NullKernel")
+
+    def test_mistakes_get_one_line(self):
+        for arguments, words in ((["LAB=05", "DIR=solutions", "REGION=nothing"], "there are: warm_up"),
+                                 (["LAB=98", "DIR=solutions"], "no lab 98")):
+            code, out, err = make(*arguments)
+            with self.subTest(words):
+                self.assertNotEqual(code, 0)
+                self.assertIn(words, err)
+                self.assertNotIn("Traceback", err)
+
+    @unittest.skipUnless(shutil.which("gnuplot"), "no gnuplot on this machine")
+    def test_an_svg_that_names_the_rows_and_the_kernels(self):
+        make("LAB=05", "DIR=solutions", "REGION=event_wait")
+        path = kit.KIT / "results/sim/solutions/05_crossStreamWait.event_wait.svg"
+        text = ElementTree.parse(path).getroot()
+        words = " ".join(text.itertext())
+        for word in ("Producer", "stream 3", "host", "simulated"):
+            self.assertIn(word, words)
+
+
+class Pieces(unittest.TestCase):
+    def sample(self):
+        return tracing.read_log((kit.KIT / "tests/hardware_sample.log").read_bytes())
+
+    def test_the_sample_is_drawn_as_any_other(self):
+        lines = timeline.report(self.sample(), ["event_wait"])
+        self.assertIn("hardware", lines[0])
+        rows = [line for line in lines if line.startswith("stream")]
+        self.assertRegex(rows[0], r"^stream 1 +P+$")
+        self.assertRegex(rows[1], r"^stream 2 +\.+C$")
+        self.assertRegex(rows[2], r"^stream 3 +B+$")
+
+    def test_no_two_names_share_a_letter(self):
+        trace = self.sample()
+        for op, name in zip(trace.ops, ("Kernel", "KernelTwo", "copy_in")):
+            op.name = name
+        letters = timeline.letters_of(trace.ops)
+        self.assertEqual(len(set(letters.values())), 3)
+        self.assertEqual((letters["Kernel"], letters["KernelTwo"], letters["copy_in"]), ("K", "E", "i"))
+
+    def test_axis(self):
+        for length in (0.5, 3, 47, 999, 5530, 27580, 4e6):
+            with self.subTest(length):
+                line = timeline.ruler(length)
+                self.assertLessEqual(len(line), timeline.CHART)
+                self.assertTrue(line.startswith("0"))
+                self.assertGreaterEqual(len(line.split()), 2)
+
+    def test_a_region_in_which_nothing_ran(self):
+        trace = self.sample()
+        trace.ops, trace.calls = [], []
+        self.assertIn("  nothing ran", timeline.report(trace, ["event_wait"]))
+        self.assertFalse(timeline.svg(timeline.Chart(trace, 0), Path("/nowhere/x.svg")))
+        json.dumps(tracing.to_json(trace))
