@@ -15,9 +15,11 @@ import zipfile
 from pathlib import Path
 
 import class_of
+import graded
 import hostile
 import intake
 import kit
+import ranges
 import roster
 import sandbox
 
@@ -38,6 +40,11 @@ NO_SANDBOX = no_sandbox()
 
 def recorded(stem=LAB, machine="nvidia-h200"):
     return (kit.KIT / f"worksheets/recorded/{machine}/{stem}.txt").read_bytes()
+
+
+def full(stem=LAB):
+    """The points of a recorded output."""
+    return graded.grade_data(recorded(stem), "x", ranges.HERE).points_of
 
 
 def solution(stem=LAB):
@@ -87,7 +94,8 @@ class Outputs(Class):
         self.assertEqual(alice["points"], alice["of"])
         self.assertEqual((lab["source"], lab["state"]), ("output handed in", "graded"))
         bob = self.of("bob")[0]
-        self.assertEqual((bob["points"], bob["of"]), (lab["points"], alice["of"]))
+        self.assertEqual((bob["points"], bob["of"]), (full(), alice["of"]))
+        self.assertEqual(alice["of"], sum(map(full, kit.STEMS)))
         self.assertEqual(self.lab("bob", kit.STEMS[1])["state"], "not handed in")
         report = (self.out / "students/bob/report.txt").read_text()
         self.assertIn("not handed in", report)
@@ -122,7 +130,7 @@ class Outputs(Class):
         self.hand_in("alice", f"{LAB}.txt", "skipped 01 nullKernelAsync: no CUDA device\n")
         err = self.grade("--labs", "1")
         lab = self.lab("alice")
-        self.assertEqual((lab["state"], lab["points"], lab["of"]), ("skipped", 0, 12))
+        self.assertEqual((lab["state"], lab["points"], lab["of"]), ("skipped", 0, full()))
         self.assertIn("skipped by 1 of 1", err)
 
     def test_a_broken_range_file_is_no_students_zero(self):
@@ -136,7 +144,7 @@ class Outputs(Class):
         self.assertEqual((alice["state"], lab["state"]), ("could not grade", "could not grade"))
         self.assertIn("no key 'mni'", lab["reason"])
         self.assertIn("could not grade alice", err)
-        self.assertEqual(self.lab("alice", "03_eventTiming")["points"], 17)
+        self.assertEqual(self.lab("alice", "03_eventTiming")["points"], full("03_eventTiming"))
 
     def test_programs_without_a_gpu_could_not_be_graded_and_the_others_are(self):
         self.hand_in("alice", f"{LAB}.cu", solution())
@@ -144,7 +152,7 @@ class Outputs(Class):
         err = self.grade("--labs", "1", expect=3, env=kit.clean_environment(CUDA_VISIBLE_DEVICES=""))
         self.assertEqual(self.of("alice")[0]["state"], "could not grade")
         self.assertIn("no GPU", self.lab("alice")["reason"])
-        self.assertEqual(self.of("bob")[0]["points"], 12)
+        self.assertEqual(self.of("bob")[0]["points"], full())
         self.assertIn("--backend sim", err)
         self.grade("--labs", "1", "--outputs")
         self.assertIn("--outputs", self.lab("alice")["reason"])
@@ -358,7 +366,7 @@ class Intake(Class):
         (self.folder / "r.csv").write_text("name,username\nAlice,alice\n")
         err = self.grade("--labs", "1", "--roster", self.folder / "r.csv")
         self.assertIn("has several submissions: alice, alice (2)", err)
-        self.assertEqual(self.of("alice (2)")[0]["points"], 12)
+        self.assertEqual(self.of("alice (2)")[0]["points"], full())
 
 
 class Roster(unittest.TestCase):
@@ -527,20 +535,20 @@ class Programs(Class):
         self.hand_in("both", f"{LAB}.txt", "not looked at")
         self.run_class()
         grade, lab = self.of("good")
-        self.assertEqual((grade["points"], lab["source"], lab["sandbox"]), (12, "run here", "bubblewrap"))
+        self.assertEqual((grade["points"], lab["source"], lab["sandbox"]), (full(), "run here", "bubblewrap"))
         kept = self.out / "students/good"
         self.assertEqual((kept / f"{LAB}.txt").read_bytes(), recorded(machine="simulated-h200"))
         self.assertEqual((kept / f"{LAB}.attempt1.txt").read_bytes(), (kept / f"{LAB}.txt").read_bytes())
         self.assertTrue((self.out / f"reference/{LAB}.txt").exists())
         self.assertEqual(self.of("starter")[0]["points"], 0)
-        self.assertEqual(self.of("both")[0]["points"], 12)
+        self.assertEqual(self.of("both")[0]["points"], full())
         self.assertEqual(list(Path("/tmp").glob(f"labs-class.*{os.getpid()}*")), [])
 
     def test_unsafe_runs_without_and_says_so(self):
         self.hand_in("good", f"{LAB}.cu", solution())
         self.assertIn("WITHOUT a sandbox", self.run_class("--unsafe"))
         self.assertEqual(self.lab("good")["sandbox"], "unsafe")
-        self.assertEqual(self.of("good")[0]["points"], 12)
+        self.assertEqual(self.of("good")[0]["points"], full())
 
     def test_a_program_on_the_simulated_device_cannot_say_hardware(self):
         said = recorded().decode().replace("\n", "\\n").replace('"', '\\"')
@@ -607,8 +615,8 @@ class Programs(Class):
         self.assertEqual([line for line in seen.splitlines() if line != f"READ /kit/build/sim/labs/{LAB}.log"],
                          ["looked"])
         self.assertIn("it is closed", (self.out / f"students/reads_stdin/{LAB}.attempt1.txt").read_text())
-        self.assertEqual(self.of("good")[0]["points"], 12)
-        self.assertEqual(self.of("overwrites")[0]["points"], 12)
+        self.assertEqual(self.of("good")[0]["points"], full())
+        self.assertEqual(self.of("overwrites")[0]["points"], full())
         self.assertIn("Makefile is not graded", self.of("overwrites")[0]["notes"])
         for path, data in before.items():
             self.assertEqual((kit.KIT / path).read_bytes(), data)

@@ -11,9 +11,16 @@ import xml.etree.ElementTree as xml
 
 import export
 import kit
-from test_class import LAB, Class, recorded
+from test_class import LAB, Class, full, recorded
 
 NAMES = ["Smith, John \"Jack\"", "李 小龍", "محمد العربي", "😀 Kim\u200d", "=HYPERLINK(\"http://x\")", "O'Brien"]
+
+
+FULL, HALF = full(), full() - 2  # of lab 01; launch_async in the wrong unit costs two points
+
+
+def percent(points, decimals):
+    return f"{round(100 * points / FULL, decimals):g}"
 
 
 class Export(Class):
@@ -53,9 +60,9 @@ class Export(Class):
         rows = self.rows(out)
         self.assertEqual(rows[0], ["Student", "ID", "SIS User ID", "SIS Login ID", "Section",
                                    "CUDA labs (4321)"])
-        self.assertEqual(rows[1], ["    Points Possible", "", "", "", "", "12"])
+        self.assertEqual(rows[1], ["    Points Possible", "", "", "", "", str(FULL)])
         self.assertEqual([r[1] for r in rows[2:]], [str(100 + i) for i in range(6)])
-        self.assertEqual([r[5] for r in rows[2:]], ["12", "10", "12", "10", "0", ""])
+        self.assertEqual([r[5] for r in rows[2:]], [str(FULL), str(HALF)] * 2 + ["0", ""])
         self.assertEqual([r[0] for r in rows[2:]], [n if n[0] != "=" else "'" + n for n in NAMES])
         self.assertIn("stranger: is not in the roster", err)
         self.assertIn("O'Brien (line 8): no submission", err)
@@ -77,9 +84,9 @@ class Export(Class):
         self.assertTrue(out.startswith("\ufeff"))
         self.assertNotIn("\r", out)
         filled = self.rows(out[1:], ";")
-        self.assertEqual([r[4] for r in filled], ["Grade", "100", "83,33", "100", "83,33", "0", ""])
+        self.assertEqual([r[4] for r in filled], ["Grade", *["100", percent(HALF, 2).replace(".", ",")] * 2, "0", ""])
         self.assertEqual(filled[1][9], "keep me")
-        self.assertIn("01: 0/12 (unreadable)", filled[5][9])
+        self.assertIn(f"01: 0/{FULL} (unreadable)", filled[5][9])
         for before, after in zip(rows, filled):
             for i in (0, 2, 3, 5, 6, 7, 8):
                 self.assertEqual(before[i], after[i])
@@ -88,7 +95,7 @@ class Export(Class):
     def test_moodle_without_a_worksheet(self):
         path = self.csv_file("m.csv", [["idnumber", "username"], *([f"00{i}", u] for i, u in enumerate(self.users))])
         rows = self.rows(self.export("moodle", "--roster", path)[0])
-        self.assertEqual(rows[:3], [["idnumber", "grade"], ["000", "12"], ["001", "10"]])
+        self.assertEqual(rows[:3], [["idnumber", "grade"], ["000", str(FULL)], ["001", str(HALF)]])
 
     def test_csv_lists_everybody(self):
         out, _ = self.export("csv", "--roster", self.canvas_roster())
@@ -96,7 +103,7 @@ class Export(Class):
         self.assertEqual(set(rows), {"user0", "user1", "user2", "user3", "user4", "stranger", "O'Brien"})
         self.assertEqual(rows["stranger"][-1], "not in the roster")
         self.assertEqual(rows["O'Brien"][2], "no submission")
-        self.assertEqual(rows["user1"][3:6], ["10", "12", "83.3"])
+        self.assertEqual(rows["user1"][3:6], [str(HALF), str(FULL), percent(HALF, 1)])
         self.assertEqual(len(self.rows(self.export("csv")[0])), 7)
 
     def test_junit_is_what_the_schema_says(self):
@@ -128,9 +135,9 @@ class Export(Class):
 
     def test_gradescope(self):
         data = json.loads(self.export("gradescope", "--student", "user1")[0])
-        self.assertEqual(data["score"], 10)
-        self.assertEqual(sum(t["score"] for t in data["tests"]), 10)
-        self.assertEqual(sum(t["max_score"] for t in data["tests"]), 12)
+        self.assertEqual(data["score"], HALF)
+        self.assertEqual(sum(t["score"] for t in data["tests"]), HALF)
+        self.assertEqual(sum(t["max_score"] for t in data["tests"]), FULL)
         self.assertEqual({t["status"] for t in data["tests"]}, {"passed", "failed"})
         for test in data["tests"]:
             self.assertEqual(set(test), {"name", "score", "max_score", "status", "output", "output_format",
@@ -142,8 +149,8 @@ class Export(Class):
     def test_prairielearn(self):
         data = json.loads(self.export("prairielearn", "--student", "user1")[0])
         self.assertTrue(data["gradable"])
-        self.assertAlmostEqual(data["score"], 10 / 12, places=5)
-        self.assertEqual(sum(t["max_points"] for t in data["tests"]), 12)
+        self.assertAlmostEqual(data["score"], HALF / FULL, places=5)
+        self.assertEqual(sum(t["max_points"] for t in data["tests"]), FULL)
         broken = json.loads(self.export("prairielearn", "--student", "user4")[0])
         self.assertEqual((broken["gradable"], "score" in broken), (False, False))
         self.assertIn("unreadable", broken["format_errors"][0])
@@ -152,8 +159,8 @@ class Export(Class):
         out = self.export("classroom", "--student", "user1")[0]
         self.assertRegex(out, r"\A[A-Za-z0-9+/=]+\n\Z")
         data = json.loads(base64.b64decode(out))
-        self.assertEqual((data["version"], data["status"], data["max_score"]), (1, "fail", 12))
-        self.assertEqual(sum(t["score"] for t in data["tests"]), 10)
+        self.assertEqual((data["version"], data["status"], data["max_score"]), (1, "fail", FULL))
+        self.assertEqual(sum(t["score"] for t in data["tests"]), HALF)
         self.assertLessEqual({t["status"] for t in data["tests"]}, {"pass", "fail", "error"})
         good = json.loads(base64.b64decode(self.export("classroom", "--student", "user0")[0]))
         self.assertEqual(good["status"], "pass")
@@ -200,7 +207,7 @@ class Export(Class):
         run = subprocess.run([script], env={**os.environ, "AUTOGRADER": str(place)}, capture_output=True)
         self.assertEqual(run.returncode, 0, run.stderr)
         data = json.loads((place / "results/results.json").read_text())
-        self.assertEqual(data["score"], 12)
+        self.assertEqual(data["score"], FULL)
         (place / "source").unlink()
         broken = kit.copy_of_kit(self.folder)
         (broken / f"grading/ranges/{LAB}.ini").write_text("[x]\n")
