@@ -181,6 +181,7 @@ class Grader:
                                      {s: submission.files[s, ".cu"] for s in runs}) as place:
                 built = self._build_all(place, runs)
                 for stem in runs:
+                    self.under_way(f"{entry.name} {stem}")
                     labs[stem] = self._lab_of_program(submission, stem, place, built[stem], kept)
         for stem in self.stems:
             if stem not in labs:
@@ -227,6 +228,9 @@ class Grader:
             return dict(zip(stems, pool.map(one, stems)))
 
     build_in_parallel = True
+
+    def under_way(self, what):
+        """Told which program runs now; run_here has it shown."""
 
     def _lab_of_program(self, submission, stem, place, built, kept):
         more = {"source": "run here", "sandbox": self.workshop.sort}
@@ -429,17 +433,22 @@ class Progress:
         self.total, self.done, self.failed, self.begun = total, 0, 0, time.monotonic()
         self.tty = sys.stderr.isatty()
 
+    def show(self, what):
+        """On a terminal: how far it is, and what is under way."""
+        if not self.tty:
+            return
+        left = (time.monotonic() - self.begun) / max(self.done, 1) * (self.total - self.done)
+        text = (f"{self.done}/{self.total} done, {self.failed} could not be graded, "
+                f"{duration(left) if self.done else '?'} left  {intake.printable(what)}")
+        print(f"\r\x1b[K{text[:os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr,
+              flush=True)
+
     def add(self, name, state, points):
         self.done += 1
         self.failed += state != GRADED
-        left = (time.monotonic() - self.begun) / self.done * (self.total - self.done)
-        name = intake.printable(name)
-        if self.tty:
-            text = (f"{self.done}/{self.total} done, {self.failed} could not be graded, "
-                    f"{duration(left)} left  {name}")
-            print(f"\r\x1b[K{text[:os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr,
-                  flush=True)
-        else:
+        self.show(name)
+        if not self.tty:
+            name = intake.printable(name)
             print(f"[{self.done}/{self.total}] {name}: {points if state == GRADED else state}",
                   file=sys.stderr, flush=True)
 
@@ -515,6 +524,7 @@ def one_student(grader, entry):
 
 def run_here(grader, entries, todo, progress):
     """In this process: where programs are timed, and where there is little to do."""
+    grader.under_way = progress.show
     for index in todo:
         progress.add(entries[index].name, *one_student(grader, entries[index]))
 
