@@ -353,6 +353,16 @@ class Library(unittest.TestCase):
                 self.assertRegex(err, r"\Ano trace: [^\n]+\n\Z")
             self.assertEqual(kit.call("python3", "-c", load, tracing.LIBRARY), (0, "1\n", ""))
 
+    def test_a_program_that_the_traced_one_starts_leaves_no_log(self):
+        load = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).InitializeInjection())"
+        for parent, traced in ((os.getpid(), True), (1, False)):
+            with self.subTest(traced=traced), kit.folder() as folder:
+                log = Path(folder) / "log"
+                code, out, err = kit.call("python3", "-c", load, tracing.LIBRARY, env={
+                    **os.environ, "LAB_TRACE": str(log), "LAB_TRACE_PARENT": str(parent)})
+                self.assertEqual((code, out), (0, "1\n"))
+                self.assertEqual(log.exists() or "no trace" in err, traced)
+
     def test_without_cupti_make_says_what_to_install(self):
         with kit.folder() as folder:
             copy = kit.copy_of_kit(folder)
