@@ -545,9 +545,10 @@ def unavailable(backend):
 
 def environment(backend, log):
     """What a program's environment must hold for it to write its log."""
+    parent = {"LAB_TRACE_PARENT": str(os.getpid())}  # its own children leave no log
     if backend == "sim":
-        return {"SIM_TRACE": str(log)}
-    return {"LAB_TRACE": str(log), "CUDA_INJECTION64_PATH": str(LIBRARY)}
+        return {"SIM_TRACE": str(log), **parent}
+    return {"LAB_TRACE": str(log), "CUDA_INJECTION64_PATH": str(LIBRARY), **parent}
 
 
 def capture(program, backend, echo=None):

@@ -353,6 +353,16 @@ class Library(unittest.TestCase):
                 self.assertRegex(err, r"\Ano trace: [^\n]+\n\Z")
             self.assertEqual(kit.call("python3", "-c", load, tracing.LIBRARY), (0, "1\n", ""))
 
+    def test_a_program_that_the_traced_one_starts_leaves_no_log(self):
+        load = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).InitializeInjection())"
+        for parent, traced in ((os.getpid(), True), (1, False)):
+            with self.subTest(traced=traced), kit.folder() as folder:
+                log = Path(folder) / "log"
+                code, out, err = kit.call("python3", "-c", load, tracing.LIBRARY, env={
+                    **os.environ, "LAB_TRACE": str(log), "LAB_TRACE_PARENT": str(parent)})
+                self.assertEqual((code, out), (0, "1\n"))
+                self.assertEqual(log.exists() or "no trace" in err, traced)
+
     def test_without_cupti_make_says_what_to_install(self):
         with kit.folder() as folder:
             copy = kit.copy_of_kit(folder)
@@ -363,3 +373,26 @@ class Library(unittest.TestCase):
                                     cwd=copy, env=kit.clean_environment())
             self.assertNotEqual(code, 0)
             self.assertIn("cuda-cupti-dev", err)
+
+
+class RecordedOnHardware(unittest.TestCase):
+    """Traces that an H200 left, beside the simulated device's of the same labs."""
+
+    def test_they_load_and_have_the_same_rows_and_edges(self):
+        paths = sorted(kit.RECORDED.glob("*.trace.json"))
+        self.assertEqual([path.name[:2] for path in paths], ["05", "08", "09"])
+        code, _, err = kit.call("make", "-s", "-j2", "build", "DIR=solutions", "BACKEND=sim",
+                                env=kit.clean_environment())
+        self.assertEqual(code, 0, err)
+        for path in paths:
+            data, stem = path.read_bytes(), path.name.split(".")[0]
+            self.assertEqual(trace_rules.problems(data), [])
+            there = tracing.read_json(data, path.name)
+            self.assertEqual(there.backend, "hardware")
+            _, here, why = tracing.capture(runner.program_of(stem, SOLUTIONS, "sim"), "sim")
+            self.assertIsNotNone(here, why)
+            regions = dict.fromkeys(visit.region for visit in there.visits)
+            self.assertEqual(regions, dict.fromkeys(visit.region for visit in here.visits))
+            for region in regions:
+                with self.subTest(stem, region=region):
+                    self.assertEqual(there.shape(region), here.shape(region))

@@ -32,7 +32,7 @@ static void end(void) {
 }
 
 void trace_open(const char *path) {
-    if (!log_open(path, "simulated"))
+    if (!log_is_ours() || !log_open(path, "simulated"))
         return;  // another process of this program has it, or it cannot be written
     atexit(end);
 }

@@ -499,7 +499,8 @@ int InitializeInjection(void) {
     const char *path = getenv("LAB_TRACE");
     static atomic_flag once = ATOMIC_FLAG_INIT;
     Dl_info self;
-    if (path == NULL || atomic_flag_test_and_set(&once) || access(path, F_OK) == 0)
+    if (path == NULL || atomic_flag_test_and_set(&once) || !log_is_ours() ||
+        access(path, F_OK) == 0)
         return 1;  // not wanted, or a parent of this program has it
     if (!begin_tracing())
         return 1;
