@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the tests share: where the kit is, and how to call its commands."""
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,15 @@ def copy_of_kit(into):
     shutil.copytree(KIT, target, ignore=shutil.ignore_patterns(
         "build", "results", ".git", "__pycache__", ".probe"))
     return target
+
+
+def needs_terminal(test):
+    """Skip where no terminal can be opened: some containers have none to give."""
+    try:
+        for end in pty.openpty():
+            os.close(end)
+    except OSError as error:
+        test.skipTest(f"no terminal to be had here: {error}")
 
 
 def clean_environment(**more):

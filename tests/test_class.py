@@ -502,6 +502,7 @@ class Resume(Class):
 
     def test_progress_is_one_line_on_a_terminal(self):
         made = self.make(12)
+        kit.needs_terminal(self)
         master, slave = pty.openpty()
         child = subprocess.Popen([*GRADE, "class", str(made), "--out", str(self.out), "--jobs", "1"],
                                  stderr=slave, cwd=kit.KIT)

@@ -329,6 +329,7 @@ class Watch(FakeGpu):
         self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
 
     def test_in_a_terminal_ctrl_c_ends_make_without_an_error(self):
+        kit.needs_terminal(self)
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.copy)
@@ -352,6 +353,7 @@ class Watch(FakeGpu):
 class Progress(FakeGpu):
     def in_terminal(self, *command):
         """(exit code, all that came to the terminal)."""
+        kit.needs_terminal(self)
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(self.copy)
