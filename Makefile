@@ -44,7 +44,7 @@ debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.c
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help build run grade record compare plot watch hint doctor timeline trace starters \
-        starters-check test bench bench-class fidelity clean check-nvcc FORCE
+        starters-check test proof fuzz bench bench-class fidelity clean check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
@@ -58,6 +58,8 @@ help:
 	@echo 'make timeline LAB=08  what really ran, when, and what waited for what'
 	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
 	@echo 'make test           everything that needs no GPU'
+	@echo 'make proof          how often the grader is right, as one table (six minutes)'
+	@echo 'make fuzz           100,000 broken inputs for whatever reads one'
 	@echo 'make bench          what an error check adds to a launch (needs a GPU)'
 	@echo 'make bench-class    what grading a class of 300 costs, and the sandbox a run'
 	@echo 'make fidelity       the simulated device beside the recorded H200'
@@ -182,6 +184,9 @@ starters-check:
 
 test:
 	@$(PYTHON) tests/run.py
+
+proof fuzz:
+	@$(PYTHON) tests/$@.py --cases 100000
 
 bench: check-nvcc
 	@mkdir -p build/cuda

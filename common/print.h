@@ -49,10 +49,11 @@ static inline void print_measured_once(const char *name, const char *unit, doubl
     print_measured(name, unit, &one);
 }
 
-// Computed from measured figures; the grader computes it again.
+// Computed from measured figures; the grader computes it again. Where one of them was zero
+// there is nothing to compute.
 static inline void print_derived(const char *name, const char *unit, double value) {
     char text[32];
-    if (isnan(value))
+    if (!isfinite(value))
         printf("unmeasured %s %s\n", name, unit);
     else
         printf("derived %s = %s %s\n", name, number_text(value, text), unit);

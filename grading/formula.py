@@ -37,6 +37,7 @@ OF_TRACE = {"launches": (0, 1), "waits": (0, 1), "device_syncs": (0, 1), "event_
             "stream_syncs": (0, 1), "sleeping_waits": (0, 1), "graph_launches": (0, 1), "span_us": (1, 1),
             "overlap_us": (1, 2)}
 LONGEST = 500  # characters; also keeps the parse tree shallow
+LARGEST = 1e15  # of the numbers in it, as of those that are printed
 
 
 class FormulaError(Exception):
@@ -89,34 +90,51 @@ def middle(*args):
     return tuple(median(a[k] for a in args) for k in range(3))
 
 
-# Functions of a series, given as a list of (parameter, value), and of plain numbers.
+# Functions of a series, given as a list of (parameter, interval), and of plain numbers.
 
-def slope(points, level=float("-inf")):
-    kept = [(x, y) for x, y in points if y >= level]
+def slope(points, level=interval(float("-inf"))):
+    kept = [(x, y) for x, y in points if y[0] >= level[0]]
     if len({x for x, _ in kept}) < 2:
         raise NoValue(None, "fewer than two points to draw a slope through")
-    mx, my = sum(x for x, _ in kept) / len(kept), sum(y for _, y in kept) / len(kept)
-    return sum((x - mx) * (y - my) for x, y in kept) / sum((x - mx) ** 2 for x, _ in kept)
+    mx = sum(x for x, _ in kept) / len(kept)
+    spread = sum((x - mx) ** 2 for x, _ in kept)
+    if spread == 0:
+        raise NoValue(None, "fewer than two points to draw a slope through")
+
+    def through(left, right):  # which end of its spread a point counts with, on either side
+        return sum((x - mx) * y[left if x < mx else right] for x, y in kept) / spread
+    return (through(0, 0), through(2, 1), through(1, 2))
 
 
-def interpolate(points, level):
+def crossing(points, level):
     for (x0, y0), (x1, y1) in zip(points, points[1:]):
         if y0 < level <= y1:
             return x0 + (level - y0) / (y1 - y0) * (x1 - x0)
-    raise NoValue(None, "the series never rises to the level")
+    return None
+
+
+def interpolate(points, level):
+    value, low, high = (crossing([(x, y[k]) for x, y in points], level[j])
+                        for k, j in ((0, 0), (2, 1), (1, 2)))
+    if value is None:
+        raise NoValue(None, "the series never rises to the level")
+    return (value, points[0][0] if low is None else min(low, value),
+            float("inf") if high is None else max(high, value))
 
 
 def max_fall(points):
-    highest, fall = points[0][1], 0.0
-    for _, y in points:
-        highest = max(highest, y)
-        if highest > 0:
-            fall = max(fall, (highest - y) / highest)
-    return fall
+    def largest(earlier, later):
+        highest, fall = points[0][1][earlier], 0.0
+        for _, y in points:
+            if highest > 0:
+                fall = max(fall, (highest - y[later]) / highest)
+            highest = max(highest, y[earlier])
+        return fall
+    return (largest(0, 0), largest(1, 2), largest(2, 1))
 
 
 OF_SERIES = {"slope": (slope, 1, 2), "interpolate": (interpolate, 2, 2),
-             "max_fall": (max_fall, 1, 1), "count": (lambda s: float(len(s)), 1, 1),
+             "max_fall": (max_fall, 1, 1), "count": (lambda s: interval(float(len(s))), 1, 1),
              "first": (lambda s: s[0][1], 1, 1), "last": (lambda s: s[-1][1], 1, 1)}
 OF_NUMBERS = {"min": extreme(min), "max": extreme(max), "abs": absolute, "median": middle}
 
@@ -146,6 +164,8 @@ class Formula:
         if depth > 50:
             raise FormulaError("nested too deeply")
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            if not abs(node.value) <= LARGEST:
+                raise FormulaError("holds a number too large for any figure")
             return
         if asks_trace(node):
             self._check_trace(node)
@@ -234,6 +254,5 @@ class Formula:
         name = node.args[0].id
         if not series.get(name):
             raise NoValue(name)
-        points = [(x, y[0]) for x, y in sorted(series[name].items())]
         function = OF_SERIES[node.func.id][0]
-        return interval(function(points, *(walk(arg)[0] for arg in node.args[1:])))
+        return function(sorted(series[name].items()), *map(walk, node.args[1:]))

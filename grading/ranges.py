@@ -25,6 +25,7 @@ tracer) is skipped, with its points.
 """
 import configparser
 import functools
+import math
 import re
 from pathlib import Path
 
@@ -115,12 +116,14 @@ def _check(section, path, lines):
         raise RangeError(f"{path}{_line_of(lines, section.name, key)}: [{section.name}] {text}")
 
     for key, text in section.items():
+        text = " ".join(text.split())  # a value may go on in the next line, indented
         if key not in KEYS:
             fail(key, f"no key '{key}'; keys are: {' '.join(sorted(KEYS))}")
         if key in ("min", "max", "tolerance", "reference_factor", "points", "todo"):
             try:
                 value = float(text)
-                if value != value or key in ("points", "todo") and (value != int(value) or value < 0):
+                if not math.isfinite(value) or key in ("points", "todo") and (
+                        value != int(value) or value < 0):
                     raise ValueError
             except ValueError:
                 fail(key, f"{key} = {text}: is no number that fits")
@@ -133,7 +136,7 @@ def _check(section, path, lines):
         elif key == "equals":
             check.equals = [word.strip() for word in text.split("|")]
         else:
-            setattr(check, key, " ".join(text.split()))
+            setattr(check, key, text)
     if not check.points:
         fail(None, "has no points")
     if not check.why:

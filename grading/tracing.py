@@ -316,6 +316,13 @@ def number(text, at, kind=float):
     return value
 
 
+def whole(text, at, least=0):
+    value = number(text, at, int)
+    if value < least:
+        raise TraceError(f"{at}: {value} where nothing below {least} can be")
+    return value
+
+
 def known(text, at):
     value = number(text, at, int)
     return value if value >= 0 else None
@@ -351,7 +358,7 @@ def log_line(trace, visits, field, at):
 
     if field[0] == "T":
         wants(5)
-        trace.totals[field[1], field[2]] = (number(field[3], at, int), number(field[4], at) / 1e3)
+        trace.totals[field[1], field[2]] = (whole(field[3], at), number(field[4], at) / 1e3)
     elif field[0] == "B":
         wants(4)
         if field[1] in visits:
@@ -367,24 +374,24 @@ def log_line(trace, visits, field, at):
         times = re.fullmatch(r"x(\d+)", field[11])
         start = number(field[4], at)
         trace.calls.append(Call(
-            visit_of(field[1]), number(field[2], at, int), field[3], start,
-            max(start, number(field[5], at)), number(field[6], at, int), known(field[7], at),
-            known(field[8], at), number(field[9], at, int), known(field[10], at),
-            "" if times or field[11] == "-" else field[11], int(times[1]) if times else 1))
+            visit_of(field[1]), whole(field[2], at), field[3], start,
+            max(start, number(field[5], at)), whole(field[6], at), known(field[7], at),
+            known(field[8], at), whole(field[9], at), known(field[10], at),
+            "" if times or field[11] == "-" else field[11], whole(times[1], at, 1) if times else 1))
     elif field[0] == "A":
         wants(9)
         if field[3] not in KINDS:
             raise TraceError(f"{at}: '{field[3][:20]}' is no kind of op")
         start = number(field[6], at)
-        trace.ops.append(Op(visit_of(field[1]), number(field[2], at, int), field[3], field[4],
-                            number(field[5], at, int), start, max(start, number(field[7], at)),
-                            number(field[8], at, int)))
+        trace.ops.append(Op(visit_of(field[1]), whole(field[2], at), field[3], field[4],
+                            whole(field[5], at), start, max(start, number(field[7], at)),
+                            whole(field[8], at)))
     elif field[0] == "D":
         wants(3)
-        trace.truncated[field[1]] = number(field[2], at, int)
+        trace.truncated[field[1]] = whole(field[2], at)
     elif field[0] == "Z":
         wants(2)
-        trace.complete, trace.lost = True, number(field[1], at, int)
+        trace.complete, trace.lost = True, whole(field[1], at)
     else:
         raise TraceError(f"{at}: cannot be read: '{field[0][:20]}'")
 
@@ -511,24 +518,19 @@ def read_json(data, where="trace"):
 def _event(trace, e, where):
     a = e["args"]
 
-    def whole(key, least=0, none=False):
-        if none and a[key] is None:
-            return None
-        value = number(a[key], where, int)
-        if value < least:
-            raise TraceError(f"{where}: {key} {value} in an event")
-        return value
-    start, length, visit = number(e["ts"], where), number(e["dur"], where), whole("visit")
+    def of(key, least=0, none=False):
+        return None if none and a[key] is None else whole(a[key], f"{where}: {key} of an event", least)
+    start, length, visit = number(e["ts"], where), number(e["dur"], where), of("visit")
     if length < 0 or visit >= len(trace.visits):
         raise TraceError(f"{where}: an event of negative length, or of no visit")
     if e["cat"] == "call":
         trace.calls.append(Call(
-            visit, whole("call"), str(e["name"]), start, start + length, whole("result"),
-            whole("stream", none=True), whole("event", none=True), whole("record"),
-            whole("from", none=True), str(a["flags"]), whole("times", 1)))
+            visit, of("call"), str(e["name"]), start, start + length, of("result"),
+            of("stream", none=True), of("event", none=True), of("record"),
+            of("from", none=True), str(a["flags"]), of("times", 1)))
     elif e["cat"] in KINDS:
-        trace.ops.append(Op(visit, whole("call"), e["cat"], str(e["name"]), whole("device"),
-                            start, start + length, whole("bytes"), whole("stream")))
+        trace.ops.append(Op(visit, of("call"), e["cat"], str(e["name"]), of("device"),
+                            start, start + length, of("bytes"), of("stream")))
     else:
         raise TraceError(f"{where}: '{str(e['cat'])[:20]}' is no kind of event")
 

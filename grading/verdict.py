@@ -7,6 +7,9 @@ from formula import NoValue, NotHere
 PASS, FAIL, UNMEASURED, INCONCLUSIVE = "pass", "FAIL", "unmeasured", "inconclusive"
 SKIPPED = "skipped"  # counts neither way
 
+# How common/device.h's warnings begin of what is not the program's own doing.
+SPOILERS = ("another process is on this GPU", "MPS is running")
+
 
 class Verdict:
     """What became of one check: state, points earned, the figure as text, and a message."""
@@ -14,6 +17,7 @@ class Verdict:
     def __init__(self, check, state, shown="", message=""):
         self.check, self.state, self.shown, self.message = check, state, shown, message
         self.earned = check.points if state == PASS else 0
+        self.recomputed = False  # whether it fails by its own output's other figures
         self.points = check.points if state != SKIPPED else 0
 
     def as_dict(self):
@@ -59,10 +63,40 @@ def environment(output, process_wall=None, process_cpu=None):
 def judge(output, checks, reference=None, process_wall=None, process_cpu=None, trace=None):
     """One Verdict a check. `reference` is the solution's Output on the same machine, or None;
     `trace` what really ran, a tracing.Trace, or None."""
-    here = (*environment(output, process_wall, process_cpu), trace)
-    there = environment(reference) if reference else None
+    here, there = environment(output, process_wall, process_cpu), None
+    _spread_of_derived(checks, *here)
+    if reference:
+        there = environment(reference)
+        _spread_of_derived(checks, *there)
+    here = (*here, trace)
     todos = {check.name: check.todo for check in checks if check.todo}
-    return [_judge(check, output, here, there, todos) for check in checks]
+    spoiled = next((text for text in output.warnings if text.startswith(SPOILERS)), "")
+    return [_excused(_judge(check, output, here, there, todos), spoiled) for check in checks]
+
+
+def _excused(seen, spoiled):
+    """Nobody is blamed for a figure that another process may have spoiled; it earns nothing."""
+    if seen.state != FAIL or not spoiled or seen.recomputed:
+        return seen
+    return Verdict(seen.check, INCONCLUSIVE, seen.shown, f"too much was going on to say ({spoiled}); "
+                   f"run again when it is gone. If it stays: {seen.message}")
+
+
+def _spread_of_derived(checks, values, series):
+    """A derived figure is printed without a spread: give it that of what it is derived from."""
+    for check in checks:
+        if check.recompute and check.name in values:
+            try:
+                wanted, low, high = check.recompute.evaluate(values, series)
+            except NoValue:
+                continue
+            value = values[check.name][0]
+            if _agree(check, value, wanted):
+                values[check.name] = (value, min(low, value), max(high, value))
+
+
+def _agree(check, value, wanted):
+    return abs(value - wanted) <= check.tolerance * abs(wanted) + 1e-9
 
 
 def with_todo(check, text):
@@ -106,10 +140,12 @@ def _judge(check, output, environ, reference, todos):
     if check.unit and unit and unit != check.unit:
         return Verdict(check, FAIL, shown,
                        with_todo(check, f"is printed in {unit} and should be in {check.unit}"))
-    if wanted and abs(worst[0] - wanted[0]) > check.tolerance * abs(wanted[0]) + 1e-9:
+    if wanted and not _agree(check, worst[0], wanted[0]):
         text = check.if_wrong or "is not what the measured figures give"
-        return Verdict(check, FAIL, shown,
+        seen = Verdict(check, FAIL, shown,
                        with_todo(check, f"{text}; recomputed: {number_text(wanted[0])}"))
+        seen.recomputed = True
+        return seen
     if _outside(check, worst[0]) > 0:
         low = check.min is not None and worst[0] < check.min
         within = (check.min is None or worst[2] >= check.min) and (
@@ -122,15 +158,34 @@ def _judge(check, output, environ, reference, todos):
         return Verdict(check, FAIL, shown, message)
     if check.reference_factor and reference:
         try:
-            there = _figures(check, *reference)[0][0]
-            ratio = worst[0] / there if there else math.inf
-            if not 1 / check.reference_factor <= ratio <= check.reference_factor:
-                return Verdict(check, FAIL, shown, with_todo(
-                    check, f"the solution measures {number_text(there)} {unit} on this machine: "
-                    f"{number_text(ratio)} times that is not noise"))
+            there = _figures(check, *reference)
         except NoValue:
-            pass  # the solution has no such figure here: nothing to compare with
+            there = []  # the solution has no such figure here: nothing to compare with
+        for mine, its in zip(figures, there):
+            far = _far_from_reference(check, mine, its, unit)
+            if far:
+                return far
     return Verdict(check, PASS, shown)
+
+
+def _far_from_reference(check, mine, its, unit):
+    """The verdict on a figure that is too far from the solution's; None if it is near."""
+    def outside(a, b):  # by more than the factor, whichever is the larger; a sign must agree
+        return a != b and (a * b <= 0 or max(a / b, b / a) > check.reference_factor)
+    if not outside(mine[0], its[0]):
+        return None
+    shown = f"{number_text(mine[0])} {unit}".rstrip()
+    ratio = f"{number_text(mine[0] / its[0])} times that" if its[0] else "that"
+    text = f"the solution measures {number_text(its[0])} {unit} on this machine: {ratio} is not noise"
+    hint = check.if_low if mine[0] < its[0] else check.if_high
+    message = with_todo(check, f"{text}. {hint}" if hint else text)
+    nearest = (mine[1], its[2]) if mine[0] > its[0] else (mine[2], its[1])
+    reaches = (nearest[0] - nearest[1]) * (mine[0] - its[0]) <= 0 or not outside(*nearest)
+    if reaches and (mine[1] < mine[2] or its[1] < its[2]):
+        return Verdict(check, INCONCLUSIVE, shown, "the spread of the readings reaches what the "
+                       "solution measures: too noisy to say; run again on a quiet machine. If it "
+                       f"stays: {message}")
+    return Verdict(check, FAIL, shown, message)
 
 
 def _judge_word(check, output, todos):
@@ -159,6 +214,11 @@ def _unit(check, output):
         return check.unit or ""
     points = output.series.get(check.name)
     return (next(iter(points.values())) if points else output.values[check.name]).unit
+
+
+def inside(check, value):
+    """Whether a lone number is within a check's bounds."""
+    return _outside(check, value) == 0.0
 
 
 def _outside(check, value):

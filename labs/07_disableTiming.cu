@@ -65,8 +65,10 @@ static double open_gate_us(void) {
     cudaError_t gate = cudaEventQuery(timer.start);
     if (gate == cudaErrorNotReady)
         cudaGetLastError();  // still shut, as it should be; the answer may be kept as an error
-    else
+    else {
+        CUDA_CHECK(gate);
         early_gates++;
+    }
     return event_timer_us(&timer);
 }
 

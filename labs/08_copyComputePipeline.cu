@@ -209,6 +209,7 @@ int main(void) {
     print_derived("best_chunks", "count", least > 0 ? cuts[best] : NAN);
     print_derived("best_over_predicted", "x",
                   least / predicted_us(part * i, part * k, part * o, cuts[best]));
+    free(pageable.in), free(pageable.out);
     lab_end("08", "copyComputePipeline");
     return 0;
 }

@@ -136,10 +136,12 @@ int main(void) {
     cudaGraph_t drawn = capture(diamond, 0), chains[LENGTHS];
     for (int k = 0; k < LENGTHS; k++)
         chains[k] = capture(chain, lengths[k]);
-    instantiate(drawn, &unused);
+    cudaGraphExec_t exec = instantiate(drawn, &unused);
+    if (exec != NULL)
+        CUDA_CHECK(cudaGraphExecDestroy(exec));
 
     for (int round = 0; round < ROUNDS; round++) {
-        cudaGraphExec_t exec = instantiate(drawn, &made);
+        exec = instantiate(drawn, &made);
         region_begin("diamond_streams");
         samples_add(&by_streams, streams_us(diamond, 0));
         region_begin("diamond_graph");

@@ -137,7 +137,9 @@ int main(void) {
         event_timer_stop(&timer, 0);
         double whole_us = event_timer_us(&timer);
         CUDA_CHECK(cudaMemcpy(phase, d_phase, sizeof phase, cudaMemcpyDeviceToHost));
+        region_begin("split");
         split_us(before, between, after, split);
+        region_end();
         bool met = clock_skew(d_moment, d_reading, blocks, &any, &same_sm);
         if (round < 0)
             continue;

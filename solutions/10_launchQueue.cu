@@ -128,9 +128,9 @@ int main(void) {
     print_measured("enqueue_blocked", "us", &blocked);
     print_measured_once("gate", "us", gate_us);
     // Launch number n, counted from 1: at first every doubling, then round the one held up.
-    for (int k = 0; k < DOUBLINGS && early[k].count > 0; k++)
+    for (int k = 0; k < DOUBLINGS && early[k].count > 0 && 1 << k < last - 8; k++)
         print_measured_at("enqueue", "n", 1 << k, "us", &early[k]);
-    for (int i = 0; i < LATE && late[i].count > 0; i++)
+    for (int i = 0; i < LATE && late[i].count > 0 && last > 8; i++)
         print_measured_at("enqueue", "n", last + 1 + near_end[i], "us", &late[i]);
     if (last <= 8)
         print_measured_once("enqueue", "us", NAN);

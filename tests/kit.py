@@ -26,6 +26,33 @@ def grade(*arguments, **more):
     return call(sys.executable, "-W", "error", KIT / "grading" / "grade.py", *arguments, **more)
 
 
+def measure(program, stem, backend):
+    """A run of a program as `make grade` takes it: (Run, Trace or None). On hardware what really
+    ran comes from a second run."""
+    import ranges  # here: not every test has grading/ on its path
+    import runner
+    import tracing
+    if not any(c.formula and c.formula.needs_trace for c in ranges.load(stem)):
+        return runner.run_lab(program), None
+    if backend == "sim":
+        return tracing.capture(program, backend)[:2]
+    result = runner.run_lab(program)
+    if result.problem or result.code != 0 or tracing.unavailable(backend):
+        return result, None
+    again, trace, _ = tracing.capture(program, backend)
+    return result, None if again.problem else trace
+
+
+def build_solutions(backend, arch="native"):
+    """Build solutions/, and on hardware the tracer; exits with what the compiler said."""
+    code, out, err = call("make", "-s", f"-j{os.cpu_count()}", "build", "DIR=solutions",
+                          f"BACKEND={backend}", f"ARCH={arch}", env=clean_environment())
+    if code != 0:
+        sys.exit(f"the solutions do not build:\n{out}{err}")
+    if backend == "cuda":
+        call("make", "-s", "trace", env=clean_environment())
+
+
 def folder():
     """A temporary folder that removes itself; use as a context manager."""
     return tempfile.TemporaryDirectory(prefix="labs-test.")

@@ -215,7 +215,7 @@ class Evidence(unittest.TestCase):
         lab = json.loads(out)["labs"][0]
         skipped = [c for c in lab["checks"] if c["verdict"] == "skipped"]
         self.assertEqual((code, lab["points"]), (0, lab["of"]))
-        self.assertEqual({c["check"] for c in skipped}, {"overlap_ran", "pipeline_ran"})
+        self.assertEqual({c["check"] for c in skipped}, {"edges_ran", "overlap_ran", "pipeline_ran"})
         for c in skipped:
             self.assertEqual((c["of"], c["points"]), (0, 0))
             self.assertIn("needs a trace", c["message"])

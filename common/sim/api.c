@@ -16,6 +16,7 @@ _Noreturn void die(const char *format, ...) {
     fprintf(stderr, "sim: ");
     vfprintf(stderr, format, arguments);
     fprintf(stderr, "\n");
+    va_end(arguments);
     exit(2);
 }
 
@@ -27,6 +28,11 @@ static struct {  // of SIM_FAIL=<api>:<n>[:<error>],...
     cudaError_t error;
 } failures[16];
 static int failure_count;
+static struct {  // of SIM_COUNT=<file>: how often each call was made
+    const char *call;
+    long times;
+} counts[128];
+static const char *count_file;
 static _Thread_local char this_thread;
 static const char *first_thread;
 
@@ -81,6 +87,24 @@ static void read_failures(const char *text) {
     }
 }
 
+static void count_call(const char *call) {
+    int i = 0;
+    while (counts[i].call != NULL && strcmp(counts[i].call, call) != 0)
+        if (++i == (int)(sizeof counts / sizeof counts[0]))
+            die("SIM_COUNT: too many kinds of calls");
+    counts[i].call = call;
+    counts[i].times++;
+}
+
+static void write_counts(void) {
+    FILE *out = fopen(count_file, "w");
+    if (out == NULL)
+        return;
+    for (int i = 0; counts[i].call != NULL; i++)
+        fprintf(out, "%s %ld\n", counts[i].call, counts[i].times);
+    fclose(out);
+}
+
 __attribute__((constructor)) static void start(void) {
     params_load();
     const char *devices = getenv("SIM_DEVICES"), *trace = getenv("SIM_TRACE");
@@ -92,6 +116,9 @@ __attribute__((constructor)) static void start(void) {
     sim.eager = loading != NULL && strcmp(loading, "EAGER") == 0;
     sim.launch_blocking = blocking != NULL && strcmp(blocking, "0") != 0;
     read_failures(getenv("SIM_FAIL"));
+    count_file = getenv("SIM_COUNT");
+    if (count_file != NULL && atexit(write_counts) != 0)
+        die("SIM_COUNT: cannot be kept until the end");
     if (trace != NULL)
         trace_open(trace);
     for (int i = 0; i < sim.devices; i++) {
@@ -146,6 +173,8 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
     sim.warm_calls += cold;
     host_busy(cold ? param.cold_factor * cost_us : cost_us);
     gpu_advance(sim.now);
+    if (count_file != NULL)
+        count_call(call);
     for (int i = 0; i < failure_count; i++)
         if (strcmp(failures[i].call, call) == 0 && --failures[i].countdown == 0)
             return fail(failures[i].error);

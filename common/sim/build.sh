@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Builds one .cu file for the simulated device: common/sim/build.sh FILE.cu PROGRAM
 # Run from the kit's top directory. CC, CXX, SIM_CFLAGS (as -g -fsanitize=...) are honoured.
+# shellcheck disable=SC2086  # flags and compilers may be several words
 set -eu
 [ $# -eq 2 ] || { echo "usage: common/sim/build.sh FILE.cu PROGRAM" >&2; exit 2; }
 source=$1 program=$2

@@ -7,12 +7,19 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 // Where the clocks stand when the program starts, in seconds; fixed, so that each run
 // prints the same. The second is 1 January 2026.
 static const int64_t monotonic_base = 1000, realtime_base = 1767225600;
+
+// Whoever waits when main is over, as a leak checker does, waits for real.
+static bool over;
+__attribute__((destructor)) static void stop(void) {
+    over = true;
+}
 
 static void pass(double wall_us, double cpu_us) {
     trace_close();
@@ -110,6 +117,8 @@ unsigned sleep(unsigned seconds) {
 }
 
 int sched_yield(void) {
+    if (over)
+        return (int)syscall(SYS_sched_yield);
     pass(param.yield_us, param.yield_us);
     return 0;
 }

@@ -19,7 +19,11 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     struct CUgraph_st *graph;
+    struct CUgraphExec_st *next;
 };
+
+// Those that the program has not destroyed: what it leaves at its end is no leak of ours.
+static struct CUgraphExec_st *execs;
 
 struct capture {
     struct CUgraph_st *graph;
@@ -281,6 +285,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
     host_busy(param.graph_instantiate_node_us * graph->nodes);
     *exec = calloc(1, sizeof **exec);
     (*exec)->graph = graph;
+    (*exec)->next = execs;
+    execs = *exec;
     graph->users++;
     return cudaSuccess;
 }
@@ -296,6 +302,11 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     if (exec == NULL)
         return fail(cudaErrorInvalidValue);
     graph_release(exec->graph);
+    struct CUgraphExec_st **link = &execs;
+    while (*link != NULL && *link != exec)
+        link = &(*link)->next;
+    if (*link != NULL)
+        *link = exec->next;
     free(exec);
     return cudaSuccess;
 }

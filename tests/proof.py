@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The proof of the grader, as one table: make proof. grading/proof.md explains it.
+
+    tests/proof.py [--cases 100000]     some six minutes on two cores; needs no GPU
+
+Exit 0 if every line says `as promised`.
+"""
+import argparse
+import os
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import kit
+
+sys.path.insert(0, str(kit.KIT / "grading"))
+import faults  # noqa: E402
+import fuzz  # noqa: E402
+import honest  # noqa: E402
+import mutants  # noqa: E402
+import test_mutants  # noqa: E402
+import test_sources  # noqa: E402
+
+begun = time.monotonic()
+
+
+def say(text):
+    print(f"[{time.monotonic() - begun:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+class Rows:
+    """The lines of the table, and whether all of them are as promised."""
+
+    def __init__(self):
+        self.lines, self.good = [], True
+
+    def add(self, what, figures, good):
+        self.good &= good
+        self.lines.append(f"{what[:36]:<36} {figures:<64} {'as promised' if good else 'NOT as promised'}")
+
+    def under(self, lines):
+        self.lines += [f"    {line}" for line in lines]
+
+
+def mutant_rows(rows):
+    fates = mutants.prove("sim")
+    rejected = sum(f.state in (mutants.RIGHT, mutants.REJECTED) for f in fates) / len(fates)
+    right = sum(f.state == mutants.RIGHT for f in fates) / len(fates)
+    rows.add("mutants rejected", f"{100 * rejected:.1f} % of {len(fates)}, listed ones included "
+             f"(promised: {100 * test_mutants.REJECTED:.0f} %)", rejected >= test_mutants.REJECTED)
+    rows.add("mutants with the right message", f"{100 * right:.1f} % "
+             f"(promised: {100 * test_mutants.RIGHT:.0f} %)", right >= test_mutants.RIGHT)
+    rows.under(mutants.table(fates)[:-1])
+    for fate in fates:
+        if fate.state != mutants.RIGHT:
+            rows.under([f"{'listed' if fate.mutant.listed else fate.state}: {fate.mutant.name}: {fate.mutant.mistake}"]
+                       + ([f"  {fate.mutant.listed}"] if fate.mutant.listed else []))
+
+
+def honest_rows(rows):
+    kit.build_solutions("sim")
+    for tally in (honest.recorded(), honest.published(), *honest.devices(), honest.noise(100)):
+        noisy = "noise" in tally.title
+        rows.add(f"honest: {tally.title}", f"{tally.total(honest.FULL)} full marks, "
+                 f"{tally.total(honest.INCONCLUSIVE)} inconclusive, {tally.total(honest.ACCUSED)} accused",
+                 not tally.total(honest.ACCUSED) and (noisy or not tally.total(honest.INCONCLUSIVE)))
+
+
+def fault_rows(rows):
+    outcomes = faults.prove()
+    wrong = [o for o in outcomes if o.wrong]
+    rows.add("faults: each call failing once", f"{len(outcomes)} failures of "
+             f"{len({(o.stem, o.call) for o in outcomes})} calls, {len(wrong)} wrong", not wrong)
+    rows.under(faults.table(outcomes))
+    rows.under([f"{o.stem} {o.call}:{o.nth}: {o.wrong}" for o in wrong])
+
+
+def fuzz_rows(rows, cases):
+    with kit.folder() as folder:
+        for kind, share in fuzz.SHARES.items():
+            done, wrong = fuzz.fuzz(kind, int(cases * share), 1, Path(folder))
+            rows.add(f"fuzz: {kind}", f"{done} cases, {len(wrong)} wrong", not wrong)
+            rows.under(text.split("\n")[0] for text in wrong[:5])
+
+
+def source_rows(rows):
+    for test in unittest.defaultTestLoader.loadTestsFromModule(test_sources):
+        for one in test:
+            result = unittest.TestResult()
+            unittest.TestSuite([one]).run(result)
+            word = one.id().rsplit(".", 1)[1].replace("test_", "").replace("_", " ")
+            kind = "sanitizers" if isinstance(one, test_sources.Sanitized) else "linters"
+            bad = len(result.failures) + len(result.errors)
+            rows.add(f"{kind}: {word}", result.skipped[0][1] if result.skipped else
+                     f"{bad} wrong" if bad else "clean", not bad)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=100000, help="of the fuzzing, in all")
+    options = parser.parse_args()
+    os.environ.pop("SIM_DEVICE_FILE", None)
+    rows = Rows()
+    for title, part in (("mutants", mutant_rows), ("honest machines", honest_rows),
+                        ("failing calls", fault_rows),
+                        ("fuzz", lambda r: fuzz_rows(r, options.cases)),
+                        ("sanitizers and linters", source_rows)):
+        say(title)
+        part(rows)
+    say("done")
+    print("\n".join(rows.lines))
+    print("all as promised" if rows.good else "NOT all as promised")
+    return 0 if rows.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

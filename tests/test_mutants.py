@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""Wrong programs are rejected, and told what is wrong: tests/mutants/, on the simulated device."""
+import unittest
+
+import kit
+import mutants
+
+REJECTED, RIGHT = 0.95, 0.90  # of all, the listed ones included
+
+
+class Patches(unittest.TestCase):
+    def test_each_applies_and_every_lab_has_some(self):
+        found = mutants.load()
+        self.assertGreaterEqual(len(found), 60)
+        self.assertEqual({m.stem for m in found}, set(kit.STEMS))
+        for mutant in found:
+            with self.subTest(mutant.name):
+                self.assertNotEqual(mutants.applied(mutant), (
+                    kit.KIT / "solutions" / f"{mutant.stem}.cu").read_text(encoding="utf-8"))
+
+    def test_each_names_a_check_of_its_lab_and_a_todo_of_it(self):
+        import ranges
+        for mutant in mutants.load():
+            with self.subTest(mutant.name):
+                if mutant.says:
+                    self.assertEqual(mutant.checks, ["program"])
+                    continue
+                checks = {c.name for c in ranges.load(mutant.stem)}
+                self.assertLessEqual(set(mutant.checks), checks)
+                lab = (kit.KIT / "labs" / f"{mutant.stem}.cu").read_text(encoding="utf-8")
+                self.assertTrue(not mutant.todo or f"// TODO({mutant.todo}):" in lab)
+
+    def test_one_that_no_longer_applies_is_named_with_its_line(self):
+        mutant = mutants.load()[0]
+        with kit.folder() as folder:
+            patch = kit.Path(folder) / "old.patch"
+            patch.write_text(mutant.path.read_text().replace("    CUDA_CHECK(", "    CUDA_CHUCK("))
+            mutant.path = patch
+            with self.assertRaisesRegex(mutants.Stale, r"old\.patch:3: no longer applies to solutions/"
+                                        r"01_nullKernelAsync\.cu near line \d+: .*CUDA_CHUCK"):
+                mutants.applied(mutant)
+
+
+class Fate(unittest.TestCase):
+    def test_95_of_100_are_rejected_and_90_with_the_right_message(self):
+        fates = mutants.prove("sim")
+        told = "\n".join([f.text() for f in fates if f.state != mutants.RIGHT] + mutants.table(fates))
+        self.assertNotIn(mutants.SKIPPED, {f.state for f in fates})
+        rejected = sum(f.state in (mutants.RIGHT, mutants.REJECTED) for f in fates)
+        right = sum(f.state == mutants.RIGHT for f in fates)
+        self.assertGreaterEqual(rejected / len(fates), REJECTED, told)
+        self.assertGreaterEqual(right / len(fates), RIGHT, told)
