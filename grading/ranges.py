@@ -11,7 +11,8 @@ One section a check; its name is the metric checked, unless it has a formula:
     max = 60
     equals = yes          for an observed word, instead of min and max; several: yes | no
     tolerance = 0.02      of recompute, relative; this is the default
-    reference_factor = 2  also within this factor of the solution's figure on the same machine
+    reference_factor = 2  also within this factor of the solution's figure on the same machine;
+                          alone it needs one, and is skipped where there is none
     only = hardware       left out, with its points, on the simulated device, which has no such thing
     points = 3
     todo = 3              the TODO of the lab that this check is about
@@ -20,7 +21,7 @@ One section a check; its name is the metric checked, unless it has a formula:
 
 In a formula device_mhz and device_sms come from the device line, process_wall is the whole
 process's time in seconds, and process_cpu the processor time that it used, in seconds, too. A
-check that needs what is not known of a run (process_cpu of a recorded output, or trace without a
+check that needs what is not known of a run (process_cpu of a recorded output, trace without a
 tracer) is skipped, with its points.
 """
 import configparser
@@ -141,8 +142,9 @@ def _check(section, path, lines):
         fail(None, "has no points")
     if not check.why:
         fail(None, "has no why: say where its bounds come from")
-    if check.min is None and check.max is None and not check.equals and not check.recompute:
-        fail(None, "checks nothing: give min, max, equals or recompute")
+    if not (check.equals or check.recompute) and (
+            check.min is check.max is check.reference_factor is None):
+        fail(None, "checks nothing: give min, max, equals, recompute or reference_factor")
     if check.min is not None and check.max is not None and check.min > check.max:
         fail("min", f"min {check.min:g} is above max {check.max:g}")
     if check.min is not None and not check.if_low:

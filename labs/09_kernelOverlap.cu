@@ -24,26 +24,25 @@ enum {
     PAIRS = 7,
 };
 
-// Waits for `cycles` cycles of its SM's clock; the result is written so that the loop stays.
-__global__ void WaitKernel(long long cycles, long long *waited) {
-    long long start = clock64(), stop;
-    do {
-        stop = clock64();
-    } while (stop - start < cycles);
-    if (blockIdx.x == 0)
-        *waited = stop - start;
+// Waits for `cycles` cycles of its SM's clock.
+__global__ void WaitKernel(long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles)
+        ;
 }
 
-// Reads `count` words; what they hold does not matter.
-__global__ void ReadKernel(const unsigned long long *word, size_t count, long long *waited) {
+// Reads `count` words. What they hold does not matter, but were the sum not stored, in a case
+// that never comes, the compiler would drop the reads.
+__global__ void ReadKernel(const unsigned long long *word, size_t count,
+                           unsigned long long *result) {
     size_t stride = (size_t)gridDim.x * blockDim.x;
     unsigned long long sum = 0;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += READS * stride)
         for (int k = 0; k < READS; k++)
             sum += word[i + k * stride];
-    if (sum == 1)  // hardly ever: only so that the reads stay
-        *waited = 1;
+    if (sum == 1)
+        *result = sum;
 }
 
 __global__ void NullKernel(void) {}
@@ -53,18 +52,18 @@ struct job {
     size_t shared;                   // bytes of shared memory a block
     long long cycles;                // of a WaitKernel
     const unsigned long long *word;  // of a ReadKernel; NULL: it is a WaitKernel
-    long long *waited;               // one element
 };
 
-static size_t words;  // that a ReadKernel reads
+static size_t words;                  // that a ReadKernel reads
+static unsigned long long *d_result;  // one element
 static struct event_timer whole, timer_a, timer_b;
 static cudaEvent_t end_b, a_done;
 
 static void launch(const struct job *job, cudaStream_t stream) {
     if (job->word != NULL)
-        ReadKernel<<<job->blocks, THREADS, 0, stream>>>(job->word, words, job->waited);
+        ReadKernel<<<job->blocks, THREADS, 0, stream>>>(job->word, words, d_result);
     else
-        WaitKernel<<<job->blocks, 1, job->shared, stream>>>(job->cycles, job->waited);
+        WaitKernel<<<job->blocks, 1, job->shared, stream>>>(job->cycles);
     CUDA_CHECK_LAUNCH();
 }
 
@@ -159,19 +158,17 @@ int main(void) {
         warm_up;
     cudaStream_t s, t, blocking_s, blocking_t;
     unsigned long long *d_word;
-    long long *d_waited;
 
     lab_begin("09", "kernelOverlap");
     long long cycles_a = cycles_for_us(A_US), cycles_b = cycles_for_us(B_US);
     int sms = device_attribute(cudaDevAttrMultiProcessorCount);
     size_t shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    size_t step =
-        (size_t)READS * THREADS * BLOCKS_PER_SM * sms;  // words that all threads read at once
-    size_t bytes =
-        8 * (size_t)device_attribute(cudaDevAttrL2CacheSize);  // too much for the cache
+    size_t step = (size_t)READS * THREADS * BLOCKS_PER_SM * sms;  // words read at once
+    // Eight times what the cache holds, and no less than 64 MiB.
+    size_t bytes = 8 * (size_t)device_attribute(cudaDevAttrL2CacheSize);
     words = ((bytes > 64 << 20 ? bytes : 64 << 20) / sizeof *d_word / step + 1) * step;
     CUDA_CHECK(cudaMalloc(&d_word, 2 * words * sizeof *d_word));
-    CUDA_CHECK(cudaMalloc(&d_waited, 2 * sizeof *d_waited));
+    CUDA_CHECK(cudaMalloc(&d_result, sizeof *d_result));
     // A block that takes all the shared memory it can get leaves no room on its SM.
     CUDA_CHECK(cudaFuncSetAttribute(WaitKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     (int)shared));
@@ -185,7 +182,7 @@ int main(void) {
     timer_b = event_timer_create();
 
     int full = blocks_that_fill(shared);
-    struct job a = {1, 0, cycles_a, NULL, d_waited}, b = {1, 0, cycles_b, NULL, d_waited + 1};
+    struct job a = {1, 0, cycles_a, NULL}, b = {1, 0, cycles_b, NULL};
     struct job full_a = a, full_b = b, half_a = a, half_b = b, read_a = a, read_b = b;
     full_a.blocks = full_b.blocks = full;
     half_a.blocks = half_b.blocks = full / 2;

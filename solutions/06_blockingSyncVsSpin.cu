@@ -17,16 +17,12 @@ enum { REPEATS = 9 };
 static const double kernel_ms[] = {0.1, 1.0, 10.0};
 enum { LENGTHS = sizeof kernel_ms / sizeof kernel_ms[0] };
 
-// Waits for `cycles` cycles of its SM's clock; the result is written so that the loop stays.
-__global__ void WaitKernel(long long cycles, long long *waited) {
-    long long start = clock64(), stop;
-    do {
-        stop = clock64();
-    } while (stop - start < cycles);
-    *waited = stop - start;
+// Waits for `cycles` cycles of its SM's clock.
+__global__ void WaitKernel(long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles)
+        ;
 }
-
-static long long *d_waited;  // one element
 
 // An event whose waiter sleeps; NULL until it is written.
 static cudaEvent_t sleeping_event(void) {
@@ -67,7 +63,7 @@ static bool device_synchronize(cudaEvent_t event) {
 
 static void enqueue(long long cycles, cudaEvent_t start, cudaEvent_t stop) {
     CUDA_CHECK(cudaEventRecord(start));
-    WaitKernel<<<1, 1>>>(cycles, d_waited);
+    WaitKernel<<<1, 1>>>(cycles);
     CUDA_CHECK_LAUNCH();
     CUDA_CHECK(cudaEventRecord(stop));
 }
@@ -111,7 +107,6 @@ int main(void) {
     long long cycles[LENGTHS];
 
     lab_begin("06", "blockingSyncVsSpin");
-    CUDA_CHECK(cudaMalloc(&d_waited, sizeof *d_waited));
     CUDA_CHECK(cudaEventCreate(&start));
     CUDA_CHECK(cudaEventCreate(&plain));
     sleeping = sleeping_event();

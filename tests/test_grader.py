@@ -205,6 +205,18 @@ class Judgement(unittest.TestCase):
         self.assertEqual(beside["launch_async"].state, verdict.FAIL)
         self.assertIn("the solution measures", beside["launch_async"].message)
 
+    def test_what_only_the_solution_can_tell_is_skipped_without_it(self):
+        stem = "02_breakevenKernelAsync"
+        checks = [c for c in ranges.load(stem) if c.name == "hides_as_much"]
+        there = output.parse(recorded(stem).encode(), "there")
+        waits = output.parse(re.sub(r"(hidden_cycles = )\S+", r"\g<1>90", recorded(stem)).encode(), "a")
+        alone, = verdict.judge(there, checks)
+        self.assertEqual((alone.state, alone.points), (verdict.SKIPPED, 0))
+        self.assertEqual(verdict.judge(there, checks, there)[0].state, verdict.PASS)
+        beside, = verdict.judge(waits, checks, there)
+        self.assertEqual(beside.state, verdict.FAIL)
+        self.assertIn("TODO(2)", beside.message)
+
     def test_skipped_costs_nothing_and_earns_nothing(self):
         with kit.folder() as folder:
             path = Path(folder) / "skipped.txt"
