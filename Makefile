@@ -58,7 +58,7 @@ help:
 	@echo 'make timeline LAB=08  what really ran, when, and what waited for what'
 	@echo 'make record MACHINE=my-gpu   keep outputs in worksheets/recorded/my-gpu/'
 	@echo 'make test           everything that needs no GPU'
-	@echo 'make proof          how often the grader is right, as one table (six minutes)'
+	@echo 'make proof          how often the grader is right, as one table (ten minutes)'
 	@echo 'make fuzz           100,000 broken inputs for whatever reads one'
 	@echo 'make bench          what an error check adds to a launch (needs a GPU)'
 	@echo 'make bench-class    what grading a class of 300 costs, and the sandbox a run'

@@ -141,10 +141,10 @@ def prove(first_only=False, lab=None, jobs=None, say=None):
 
 def table(outcomes):
     """Lines: one a lab, the total, and the calls that are read."""
-    rows = ["lab                      calls  failures  exit 3, named  read on purpose  wrong"]
+    rows = ["lab                     calls  failures  exit 3, named  read on purpose  wrong"]
 
     def row(title, some):
-        rows.append(f"{title:<24} {len({(o.stem, o.call) for o in some}):>5}  {len(some):>8}  "
+        rows.append(f"{title:<23} {len({(o.stem, o.call) for o in some}):>5}  {len(some):>8}  "
                     f"{sum(not o.wrong and not o.read for o in some):>13}  "
                     f"{sum(bool(o.read) for o in some):>15}  {sum(bool(o.wrong) for o in some):>5}")
     for stem in sorted({o.stem for o in outcomes}):
