@@ -126,8 +126,3 @@ int sched_yield(void) {
 void sim_host_work(double ns) {
     pass(ns / 1e3, ns / 1e3);
 }
-
-double sim_host_step(int steps) {
-    sim_host_work(param.host_step_ns * steps);
-    return param.host_step_ns;
-}

@@ -4,8 +4,7 @@
 // in vector clocks, which streams pass on through events, the host's synchronizing and the
 // default stream's rules. It does not matter for a report whether this run went wrong.
 //
-// A copy's bytes are known. Of a kernel only the pointer is, so it counts as touching the
-// first byte that the pointer points to: two chunks of one allocation are never mixed up.
+// The bytes of a copy are known, and those of a kernel have been watched.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -60,12 +59,11 @@ void order_submit(struct op *op) {
     stream->order.seen[stream->index] = op->seq;
     op->serial = ++sim.serial;
     if (op->kind == OP_COPY || op->kind == OP_MEMSET || op->kind == OP_GRAPH ||
-        (op->kind == OP_KERNEL && op->launch->accesses > 0))
+        (op->kind == OP_KERNEL && op->launch->touches))
         order_copy(&op->order, &stream->order);
 }
 
 // ---- Lines that say `unordered on purpose`
-// -------------------------------------------------
 static struct {
     const char *file;
     const int *lines;
@@ -153,13 +151,9 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
         }
     }
     if (same == NULL) {
-        if (a->logs ==
-            LOGS_MAX)  // forget the oldest: a report may be missed, never made up
+        if (a->logs == LOGS_MAX)  // forget the oldest: a report may be missed, never made up
             memmove(a->log, a->log + 1, (size_t)--a->logs * sizeof *a->log);
-        if (a->logs == a->log_size) {
-            a->log_size = a->log_size ? 2 * a->log_size : 4;
-            a->log = realloc(a->log, (size_t)a->log_size * sizeof *a->log);
-        }
+        a->log = grow(a->log, a->logs, sizeof *a->log);
         same = &a->log[a->logs++];
     }
     *same = now;

@@ -59,7 +59,8 @@ static bool is_own(const char *p) {
     uintptr_t distance = (uintptr_t)p - (uintptr_t)&here + NEAR;
     return distance < 2 * NEAR || within(p, &threadIdx, sizeof threadIdx) ||
            within(p, &blockIdx, sizeof blockIdx) || within(p, &blockDim, sizeof blockDim) ||
-           within(p, &gridDim, sizeof gridDim) || within(p, &sim_clock_reads, sizeof(int));
+           within(p, &gridDim, sizeof gridDim) ||
+           within(p, sim_args, SIM_ARGS_BYTES);
 }
 
 // The entry of the allocation that holds the bytes, a new one if need be; NULL for none.
@@ -146,20 +147,18 @@ static void add_spans(struct touched *t, const struct watched *w, bool written) 
     }
 }
 
-// Takes the body's writes back, and tells what it touched.
-struct page *watch_end(struct touched *t) {
-    struct page *written = pages;
+// Takes the body's writes back into `pages`, and tells what it touched.
+struct touched *watch_end(struct page **written) {
+    struct touched *t = calloc(1, sizeof *t);
     watching = false;
     for (struct page *page = pages; page != NULL; page = page->next)
         memcpy(page->after, page->at, PAGE);
     watch_restore();
+    *written = pages;
     pages = NULL;
-    free(t->span);
-    free(t->in);
+    t->users = 1;
     t->span = malloc(SPANS_MAX * sizeof *t->span);
     t->in = malloc(sizeof *t->in * (size_t)(watched_count + 1));
-    t->spans = 0;
-    t->bytes = 0.0;
     t->allocations = watched_count;
     for (int i = 0; i < watched_count; i++) {
         struct watched *w = &watched[i];
@@ -179,7 +178,15 @@ struct page *watch_end(struct touched *t) {
     }
     t->span = realloc(t->span, sizeof *t->span * (size_t)(t->spans + 1));
     t->pure = pure;
-    return written;
+    return t;
+}
+
+void touched_release(struct touched *t) {
+    if (t == NULL || --t->users > 0)
+        return;
+    free(t->span);
+    free(t->in);
+    free(t);
 }
 
 // Only what the body changed is put in place: others may have written the rest since.
