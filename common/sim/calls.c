@@ -147,9 +147,7 @@ cudaError_t fail(cudaError_t error) {
     return sim.last_error = error;
 }
 
-cudaError_t outcome(void) {
-    return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess;
-}
+cudaError_t outcome(void) { return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess; }
 
 cudaError_t enter(const char *call, double cost_us, int needs) {
     if (&this_thread != first_thread)

@@ -12,12 +12,15 @@ void devices_make(const char *how_many) {
     for (int i = 0; i < sim.devices; i++) {
         sim.device[i].id = i;
         for (int k = 0; k < (int)param.sms; k++)
-            sim.device[i].sm[k] = (struct sm){(int)param.threads_per_sm, (int)param.blocks_per_sm,
-                                              (int)param.shared_per_sm_kib << 10};
+            sim.device[i].sm[k] = (struct sm){.threads = (int)param.threads_per_sm,
+                                              .blocks = (int)param.blocks_per_sm,
+                                              .shared = (int)param.shared_per_sm_kib << 10};
     }
 }
 
-struct device *current_device(void) { return &sim.device[sim.current]; }
+struct device *current_device(void) {
+    return &sim.device[sim.current];
+}
 
 void create_context(struct device *device) {
     if (device->has_context)
@@ -81,7 +84,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     ENTER(param.query_device_us, 0);
     if (no_device(device))
         return fail(cudaErrorInvalidDevice);
-    const int values[] = {  // cudaDevAttrIntegrated is 0
+    const int values[] = {
+        [cudaDevAttrIntegrated] = 0,
         [cudaDevAttrMaxThreadsPerBlock] = 1024,
         [cudaDevAttrMaxBlockDimX] = 1024,
         [cudaDevAttrMaxBlockDimY] = 1024,

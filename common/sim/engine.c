@@ -180,9 +180,7 @@ static void dispatch(struct device *device, double now) {
     }
 }
 
-static int priority_of(const struct op *op) {
-    return op->stream ? op->stream->priority : 0;
-}
+static int priority_of(const struct op *op) { return op->stream ? op->stream->priority : 0; }
 
 // Starts an op that is ready. False if it must wait until something else ends.
 static bool op_start(struct op *op, double now) {
@@ -207,21 +205,20 @@ static bool op_start(struct op *op, double now) {
                 return false;
             device->engine[op->engine] = op;
         }
-        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps),
-                     0.0);
+        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps), 0.0);
         break;
     case OP_MEMSET:
         device_wakes(device, now);
-        start_shared(op, now,
-                     param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps), 1.0);
+        start_shared(op, now, param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps),
+                     1.0);
         break;
     case OP_GRAPH:
         graph_start(op, now);
         break;
     case OP_RECORD:
-        slot_start(op, now + (op->event->flags & cudaEventDisableTiming
-                                  ? param.event_us
-                                  : param.event_timing_us));
+        slot_start(op,
+                   now + (op->event->flags & cudaEventDisableTiming ? param.event_us
+                                                                    : param.event_timing_us));
         break;
     case OP_HOST:
         slot_start(op, now + param.host_func_us);
@@ -232,18 +229,15 @@ static bool op_start(struct op *op, double now) {
     return true;
 }
 
-void engine_done(struct op *op, double now) {
-    struct CUstream_st *stream = op->stream;
-    struct device *device = op->device;
-    op->end = now;
-    sim.freed++;
+// What an op has done shows in memory, to events and to the host.
+static void take_effect(struct op *op, double now) {
     switch (op->kind) {
     case OP_KERNEL:
         kernel_effects(op);
         break;
     case OP_COPY:
         if (op->engine != ENGINE_NONE)
-            device->engine[op->engine] = NULL;
+            op->device->engine[op->engine] = NULL;
         copy_effects(op);
         break;
     case OP_MEMSET:
@@ -263,20 +257,27 @@ void engine_done(struct op *op, double now) {
     default:
         break;
     }
+}
+
+void engine_done(struct op *op, double now) {
+    struct CUstream_st *stream = op->stream;
+    op->end = now;
+    sim.freed++;
+    take_effect(op, now);
     if (sim.sticky != cudaSuccess)
         return;  // the context is gone, and every op with it
     if (op->speed != 0.0)
-        share_bandwidth(device, now);
+        share_bandwidth(op->device, now);
     bool work = op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_HOST;
     if (work)
-        device->busy_until = now;
+        op->device->busy_until = now;
     trace_op(op);
     if (stream == NULL) {
         graph_node_done(op, now);
         return;
     }
     if (work) {
-        stream->last_class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
+        stream->last_engine = op->engine;
         stream->last_end = now;
     }
     if (op->kind != OP_WAIT)
@@ -338,11 +339,8 @@ static double head_ready(struct CUstream_st *stream, struct op *op) {
     } else if (op->kind == OP_RECORD) {
         if (!stream->drained && !(op->event->flags & cudaEventDisableTiming))
             ready = fmax(ready, stream->last_end + param.event_drain_us);
-    } else if (stream->last_class >= 0) {
-        int class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
-        if (class != stream->last_class)
-            ready = fmax(ready, stream->last_end + param.engine_switch_us);
-    }
+    } else if (stream->last_engine != ENGINE_UNUSED && stream->last_engine != op->engine)
+        ready = fmax(ready, stream->last_end + param.engine_switch_us);
     return op->ready = ready;
 }
 
@@ -508,7 +506,7 @@ struct CUstream_st *stream_new(struct device *device, unsigned flags, int priori
     stream->flags = flags;
     stream->priority = priority;
     stream->alive = true;
-    stream->last_class = -1;
+    stream->last_engine = ENGINE_UNUSED;
     stream->drained = true;
     stream->index = sim.streams;
     sim.stream = grow(sim.stream, sim.streams, sizeof *sim.stream);

@@ -56,9 +56,7 @@ static void graph_release(struct CUgraph_st *graph) {
     free(graph);
 }
 
-bool capturing(const struct CUstream_st *stream) {
-    return stream->capture != NULL;
-}
+bool capturing(const struct CUstream_st *stream) { return stream->capture != NULL; }
 
 bool capture_ended(const struct CUevent_st *event) {
     return event->capture != NULL && event->capture->ended;
@@ -202,8 +200,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle,
-                                  enum cudaStreamCaptureStatus *status) {
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
     ENTER(param.query_device_us, NEEDS_CONTEXT);
     FIND(handle, stream);
     *status = !capturing(stream)         ? cudaStreamCaptureStatusNone

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 enum {
-    READ_CYCLES = 30,  // between two readings of the clock in a tight loop
-    FINENESS = 1024,   // a wait overshoots by at most one part in this
-    COARSENESS = 128,  // the same in kernels with __syncthreads, whose threads take no short cut
+    READ_CYCLES = 30,        // between two readings of the clock in a tight loop
+    FINENESS = 1024,         // a wait overshoots by at most one part in this,
+    FIBER_FINENESS = 128,    // where there are barriers, in this: see __syncthreads
     RUNS_MAX = 64,
     KINDS = 4096,
 };
@@ -95,7 +95,7 @@ static int64_t read_clock(const void *place) {
         thread.index++;
     }
     thread.reads++;
-    int64_t step = (thread.cycles - thread.start) / (fiber_current < 0 ? FINENESS : COARSENESS);
+    int64_t step = (thread.cycles - thread.start) / (fiber_current < 0 ? FINENESS : FIBER_FINENESS);
     if (step < READ_CYCLES)
         step = READ_CYCLES;
     int64_t next = thread.cycles + step;
@@ -172,7 +172,7 @@ static struct fiber {
     uint3 index;
     bool done;
     int64_t cycles;
-} *fibers;
+} * fibers;
 static char *fiber_stacks;
 static ucontext_t fiber_home;
 
@@ -331,8 +331,8 @@ static bool reachable(const struct op *op) {
         if (pointer == NULL || allocation_at(pointer) != NULL || !host_can_read(pointer))
             continue;
         fprintf(stderr,
-                "sim: %s (%s:%d): its pointer argument number %d is pageable host memory, which "
-                "the device cannot reach\n",
+                "sim: %s (%s:%d): its pointer argument number %d is pageable host memory, "
+                "which the device cannot reach\n",
                 op->name, op->site.file, op->site.line, i + 1);
         return false;
     }
@@ -345,8 +345,9 @@ static struct touched *last_of_kind[KINDS];
 
 // Launches of one kernel with the same shape and arguments are of a kind.
 static uint64_t kind_of(const struct sim_launch *l) {
-    const uint64_t part[] = {(uintptr_t)l->function, l->grid.x,  l->grid.y,  l->grid.z,
-                             l->block.x,             l->block.y, l->block.z, l->shared};
+    const dim3 grid = l->grid, block = l->block;
+    const uint64_t part[] = {(uintptr_t)l->function, grid.x,  grid.y,  grid.z, l->shared,
+                             block.x,                block.y, block.z};
     uint64_t kind = l->args_hash;
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
         kind = (kind ^ part[i]) * 1099511628211u;

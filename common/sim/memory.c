@@ -80,8 +80,7 @@ bool allocation_open(const void *address, size_t bytes) {
 
 bool allocation_is_open(const void *address) {
     for (int i = opened_count - 1; i >= 0; i--)
-        if ((const char *)address >= opened[i].begin &&
-            (const char *)address < opened[i].end)
+        if ((const char *)address >= opened[i].begin && (const char *)address < opened[i].end)
             return true;
     return false;
 }
@@ -132,8 +131,8 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         return fail(cudaErrorMemoryAllocation);
     struct allocation *a = calloc(1, sizeof *a);
     a->mapped = pages + PAGE;
-    a->mapping = mmap(NULL, a->mapped, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    a->mapping =
+        mmap(NULL, a->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a->mapping == MAP_FAILED ||
         (device == NULL && mprotect(a->mapping, pages, PROT_READ | PROT_WRITE) != 0)) {
         free(a);
@@ -168,8 +167,7 @@ void allocation_release(void *pointer) {
 
 static bool is_base(const void *pointer, bool of_device) {
     const struct allocation *a = allocation_at(pointer);
-    return a != NULL && a->base == pointer && !a->symbol &&
-           (a->device != NULL) == of_device;
+    return a != NULL && a->base == pointer && !a->symbol && (a->device != NULL) == of_device;
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
@@ -307,8 +305,8 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     return outcome();
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                            enum cudaMemcpyKind kind, cudaStream_t handle) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t handle) {
     ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     return copy(to, from, bytes, kind, stream, false);

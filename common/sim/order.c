@@ -25,8 +25,7 @@ static void reserve(struct order *order, int count) {
     if (order->count >= count)
         return;
     order->seen = realloc(order->seen, (size_t)count * sizeof *order->seen);
-    memset(order->seen + order->count, 0,
-           (size_t)(count - order->count) * sizeof *order->seen);
+    memset(order->seen + order->count, 0, (size_t)(count - order->count) * sizeof *order->seen);
     order->count = count;
 }
 
@@ -103,17 +102,16 @@ static void report(const struct access_log *first, const struct access_log *seco
              first->number);
     snprintf(other, sizeof other, second->number ? "stream %d" : "the default stream",
              second->number);
-    fprintf(
-        stderr,
-        "sim: unordered access: %s (%s, %s:%d) %s what %s (%s, %s:%d) %s (%zu bytes at "
-        "%s); "
-        "missing edge: record an event after line %d in %s and make %s wait for it before "
-        "line %d\n",
-        second->name, other, second->site.file, second->site.line,
-        second->writes ? "writes" : "reads", first->name, one, first->site.file,
-        first->site.line, first->writes ? "writes" : "reads", a->bytes,
-        a->name[0] ? a->name : "an allocation", first->site.line, one, other,
-        second->site.line);
+    fprintf(stderr,
+            "sim: unordered access: %s (%s, %s:%d) %s what %s (%s, %s:%d) %s (%zu bytes at "
+            "%s); "
+            "missing edge: record an event after line %d in %s and make %s wait for it before "
+            "line %d\n",
+            second->name, other, second->site.file, second->site.line,
+            second->writes ? "writes" : "reads", first->name, one, first->site.file,
+            first->site.line, first->writes ? "writes" : "reads", a->bytes,
+            a->name[0] ? a->name : "an allocation", first->site.line, one, other,
+            second->site.line);
 }
 
 // Notes that an op touches [pointer, pointer + bytes) and compares it with earlier notes.
@@ -143,8 +141,7 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
             continue;
         }
         bool overlap = log->begin < now.end && now.begin < log->end;
-        bool before =
-            log->stream < op->order.count && log->seq <= op->order.seen[log->stream];
+        bool before = log->stream < op->order.count && log->seq <= op->order.seen[log->stream];
         if (overlap && !before && (log->writes || writes)) {
             bool first = log->serial < now.serial;
             report(first ? log : &now, first ? &now : log, a);

@@ -64,7 +64,8 @@ struct order {
 };
 
 enum op_kind { OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_GRAPH, OP_RECORD, OP_WAIT, OP_FREE };
-enum engine { ENGINE_NONE = -1, ENGINE_H2D, ENGINE_D2H, ENGINES };
+// What copies, NONE: the SMs do; UNUSED: a stream has had no work yet.
+enum engine { ENGINE_UNUSED = -2, ENGINE_NONE, ENGINE_H2D, ENGINE_D2H, ENGINES };
 
 // What an SM has free, or a block takes of it.
 struct sm {
@@ -125,7 +126,7 @@ struct CUstream_st {
     struct op *head, *tail;
     uint64_t last_seq, done_seq;
     double ring[RING];           // when the op of that number (modulo RING) ended
-    int last_class;              // what the last kernel or copy ran on, and when it ended
+    enum engine last_engine;     // what the last kernel or copy ran on, and when it ended
     double last_end;
     bool drained;                // no work since the last record
     struct order order;

@@ -8,6 +8,7 @@
 
 void sim_use_per_thread_stream(void) { sim.per_thread_default = true; }
 
+// The stream that a handle stands for, if it is one of ours: no stray pointer is ever followed.
 struct CUstream_st *known_stream(cudaStream_t handle) {
     if (handle == NULL)
         handle = sim.per_thread_default ? cudaStreamPerThread : cudaStreamLegacy;
@@ -51,8 +52,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     return stream_create(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
-                                         int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
     ENTER(param.stream_create_us, NEEDS_CONTEXT);
     return stream_create(stream, flags, priority);
 }
@@ -121,7 +121,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void 
 // ---- Events
 static struct CUevent_st *events;  // those that the program has not destroyed
 
-// A handle is one of these, or none of ours: no stray pointer is ever followed.
+// As known_stream.
 static bool is_event(const struct CUevent_st *event) {
     for (const struct CUevent_st *e = events; e != NULL; e = e->next)
         if (e == event)
@@ -279,8 +279,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
         return fail(cudaErrorInvalidValue);
     if (!is_event(start) || !is_event(stop) || start->capture != NULL ||
         stop->capture != NULL || !start->recorded || !stop->recorded ||
-        start->device != stop->device ||
-        (start->flags | stop->flags) & cudaEventDisableTiming)
+        start->device != stop->device || (start->flags | stop->flags) & cudaEventDisableTiming)
         return fail(cudaErrorInvalidResourceHandle);
     if (!event_done(start) || !event_done(stop))
         return cudaErrorNotReady;  // an answer, not kept as the last error
