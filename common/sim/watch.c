@@ -209,8 +209,6 @@ void pages_free(struct page *page) {
 }
 
 // ---- What the compiler puts before each load and store
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
 void __tsan_read_range(void *p, size_t bytes) {
     if (watching && bytes > 0)
         watch(p, bytes, false);
@@ -252,18 +250,19 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
 }
 
 // Atomics come as calls too. (A compiler that wants more of them names it when it links.)
+#define ORDER int order __attribute__((unused))
 #define ATOMIC(type, bits)                                                                     \
-    type __tsan_atomic##bits##_load(const type *p, int order) { return *p; }                   \
-    void __tsan_atomic##bits##_store(type *p, type v, int order) { *p = v; }                   \
-    type __tsan_atomic##bits##_fetch_add(type *p, type v, int order) { return (*p += v) - v; } \
-    type __tsan_atomic##bits##_fetch_sub(type *p, type v, int order) { return (*p -= v) + v; }
+    type __tsan_atomic##bits##_load(const type *p, ORDER) { return *p; }                       \
+    void __tsan_atomic##bits##_store(type *p, type v, ORDER) { *p = v; }                       \
+    type __tsan_atomic##bits##_fetch_add(type *p, type v, ORDER) { return (*p += v) - v; }     \
+    type __tsan_atomic##bits##_fetch_sub(type *p, type v, ORDER) { return (*p -= v) + v; }
 ATOMIC(uint8_t, 8)
 ATOMIC(uint16_t, 16)
 ATOMIC(uint32_t, 32)
 ATOMIC(uint64_t, 64)
 
 void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) {}
+void __tsan_func_entry(void *caller) { (void)caller; }
 void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **vptr, void *value) {}
-void __tsan_vptr_read(void **vptr) {}
+void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
+void __tsan_vptr_read(void **vptr) { (void)vptr; }

@@ -16,11 +16,19 @@
 #define LAB_SIMULATED   1
 #define CUDART_VERSION  13000
 #define __CUDACC__      1
+#ifdef __CUDA__  // an editor's clang knows CUDA itself: make compile-commands
+#define __global__      __attribute__((global))
+#define __device__      __attribute__((device))
+#define __host__        __attribute__((host))
+#define __constant__    __attribute__((constant))
+#define __shared__      __attribute__((shared))
+#else
 #define __global__
 #define __device__
 #define __host__
 #define __constant__
 #define __shared__      static  // blocks run one after another, so one copy serves them all
+#endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
@@ -221,16 +229,18 @@ cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
 cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t shared);
 
 // Inside kernels. Threads of a block run one after another, so plain globals will do.
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
+extern __device__ uint3 threadIdx, blockIdx;
+extern __device__ dim3 blockDim, gridDim;
 extern char sim_dynamic_shared[];
 extern char sim_args[];  // of the launch whose body runs
-long long clock64(void);
-unsigned long long sim_globaltimer(void);
-unsigned sim_smid(void);
+__device__ long long clock64(void);
+__device__ unsigned long long sim_globaltimer(void);
+__device__ unsigned sim_smid(void);
 void sim_static_shared(size_t bytes);
+__device__ void __nanosleep(unsigned ns);
+#ifndef __CUDA__
 void __syncthreads(void);
-void __nanosleep(unsigned ns);
+#endif
 #ifdef __cplusplus
 }
 #include "sim_launch.h"

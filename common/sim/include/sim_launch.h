@@ -130,17 +130,17 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F *kernel
 }
 
 // Device functions. Threads run one at a time, so an atomic is a plain operation.
-static const int warpSize = 32;
-static inline void __threadfence(void) {}
-static inline void __threadfence_block(void) {}
-static inline void __threadfence_system(void) {}
-static inline void __syncwarp(unsigned = 0xffffffffu) {}
-static inline float __fmaf_rn(float a, float b, float c) {
-    return fmaf(a, b, c);
+static __device__ const int warpSize = 32;
+static inline __device__ void __threadfence(void) {}
+static inline __device__ void __threadfence_block(void) {}
+static inline __device__ void __threadfence_system(void) {}
+static inline __device__ void __syncwarp(unsigned = 0xffffffffu) {}
+static inline __device__ float __fmaf_rn(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
 }
-template <class T> T __ldg(const T *p) { return *p; }
+template <class T> __device__ T __ldg(const T *p) { return *p; }
 #define SIM_ATOMIC(name, becomes)                                                              \
-    template <class T, class U> T name(T *p, U given) {                                        \
+    template <class T, class U> __device__ T name(T *p, U given) {                             \
         T old = *p, v = (T)given;                                                              \
         *p = becomes;                                                                          \
         return old;                                                                            \
@@ -151,7 +151,7 @@ SIM_ATOMIC(atomicExch, v)
 SIM_ATOMIC(atomicMax, old < v ? v : old)
 SIM_ATOMIC(atomicMin, v < old ? v : old)
 #undef SIM_ATOMIC
-template <class T, class U, class V> T atomicCAS(T *p, U expected, V v) {
+template <class T, class U, class V> __device__ T atomicCAS(T *p, U expected, V v) {
     T old = *p;
     *p = old == (T)expected ? (T)v : old;
     return old;
@@ -196,5 +196,12 @@ SIM_LACKS(__shfl_xor_sync) SIM_LACKS(__ballot_sync)
 #define cudaEventRecord(...)     (SIM_HERE(), cudaEventRecord(__VA_ARGS__))
 #define cudaStreamWaitEvent(...) (SIM_HERE(), cudaStreamWaitEvent(__VA_ARGS__))
 #define cudaGraphLaunch(...)     (SIM_HERE(), cudaGraphLaunch(__VA_ARGS__))
+
+#ifdef __CUDA__  // what clang takes a launch for, and clock() in a kernel
+extern "C" __device__ clock_t clock(void);
+cudaError_t cudaConfigureCall(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0);
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
+                                     cudaStream_t stream = 0);
+#endif
 
 #endif
