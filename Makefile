@@ -44,7 +44,8 @@ debugged := $(patsubst $(DIR)/%.cu,$(out)/%.debug,$(filter %/04_timingPitfalls.c
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: help build run grade record compare plot watch hint doctor timeline trace starters \
-        starters-check test proof fuzz bench bench-class fidelity clean check-nvcc FORCE
+        starters-check test proof fuzz bench bench-class fidelity compile-commands clean \
+        check-nvcc FORCE
 
 help:
 	@echo 'make grade          build, run and grade; says what each figure means'
@@ -64,6 +65,7 @@ help:
 	@echo 'make bench-class    what grading a class of 300 costs, and the sandbox a run'
 	@echo 'make fidelity       the simulated device beside the recorded H200'
 	@echo 'make starters       make labs/ from solutions/; starters-check compares'
+	@echo 'make compile-commands   what clangd needs to understand the sources'
 	@echo 'make clean          remove build/ and results/'
 	@echo
 	@echo 'LAB=01        one lab; all without it     ARCH=sm_90    default: native'
@@ -175,6 +177,9 @@ fidelity:
 	@SIM_DEVICES=2 $(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= \
 	    >/dev/null
 	@$(PYTHON) common/sim/fidelity.py
+
+compile-commands:
+	@$(PYTHON) common/compile_commands.py $(toolkit)
 
 starters:
 	@$(PYTHON) solutions/make_starters.py

@@ -43,9 +43,7 @@ static inline void print_measured_at(const char *name, const char *key, double a
 
 // Something counted or timed once.
 static inline void print_measured_once(const char *name, const char *unit, double value) {
-    struct samples one;
-    one.count = 1;
-    one.value[0] = value;
+    struct samples one = {1, {value}};
     print_measured(name, unit, &one);
 }
 

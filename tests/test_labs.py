@@ -84,6 +84,7 @@ class Figures(unittest.TestCase):
                                  recorded, re.MULTILINE)
                 with self.subTest(stem=stem, name=name):
                     self.assertIsNotNone(line)
+                    self.assertTrue(shown, f"the H200's column is empty: {line[1]} is recorded")
                     try:
                         wanted = float(line[1])
                     except ValueError:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The Makefile and the runner, with a compiler that makes shell scripts instead of programs."""
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -141,6 +143,26 @@ class Kit(unittest.TestCase):
                        "clean"):
             self.assertIn(target, out)
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_compile_commands_name_every_source_and_clang_understands_them(self):
+        code, out, err = kit.call("make", "NVCC=", "compile-commands", cwd=self.copy,
+                                  env=kit.clean_environment())
+        self.assertEqual((code, err), (0, ""))
+        listed = json.loads((self.copy / "compile_commands.json").read_text())
+        files = {entry["file"]: entry["arguments"] for entry in listed}
+        for pattern in ("labs/*.cu", "solutions/*.cu", "common/sim/*.c"):
+            for path in self.copy.glob(pattern):
+                self.assertIn(str(path.relative_to(self.copy)), files)
+        for file, command in files.items():
+            if shutil.which(command[0]) and not file.startswith("tests/"):
+                with self.subTest(file):
+                    code, out, err = kit.call(*command, "-fsyntax-only", cwd=self.copy)
+                    self.assertEqual(code, 0, err)
+        if shutil.which("clangd"):
+            code, out, err = kit.call("clangd", "--check=labs/08_copyComputePipeline.cu",
+                                      cwd=self.copy, timeout=120)
+            self.assertEqual(code, 0, err)
+            self.assertIn("All checks completed, 0 errors", err)
 
     def test_without_nvcc_it_says_what_to_install(self):
         environment = kit.clean_environment(PATH="/usr/bin:/bin", CUDA_HOME="/nowhere")

@@ -17,9 +17,7 @@ static const int64_t monotonic_base = 1000, realtime_base = 1767225600;
 
 // Whoever waits when main is over, as a leak checker does, waits for real.
 static bool over;
-__attribute__((destructor)) static void stop(void) {
-    over = true;
-}
+__attribute__((destructor)) static void stop(void) { over = true; }
 
 static void pass(double wall_us, double cpu_us) {
     trace_close();
@@ -41,8 +39,7 @@ int clock_gettime(clockid_t id, struct timespec *t) {
     } else {
         pass(param.clock_read_us, param.clock_read_us);
         bool real = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI;
-        set(t, sim.in_host_function ? sim.gpu : sim.now,
-            real ? realtime_base : monotonic_base);
+        set(t, sim.in_host_function ? sim.gpu : sim.now, real ? realtime_base : monotonic_base);
     }
     return 0;
 }
@@ -103,18 +100,13 @@ int clock_nanosleep(clockid_t id, int flags, const struct timespec *wish,
     (void)left;
     double us = 1e6 * (double)wish->tv_sec + 1e-3 * (double)wish->tv_nsec;
     if (flags & TIMER_ABSTIME)
-        us -=
-            sim.now + 1e6 * (double)(id == CLOCK_REALTIME ? realtime_base : monotonic_base);
+        us -= sim.now + 1e6 * (double)(id == CLOCK_REALTIME ? realtime_base : monotonic_base);
     return us > 0.0 ? sleep_us(us) : 0;
 }
 
-int usleep(useconds_t us) {
-    return sleep_us(us);
-}
+int usleep(useconds_t us) { return sleep_us(us); }
 
-unsigned sleep(unsigned seconds) {
-    return (unsigned)sleep_us(1e6 * seconds);
-}
+unsigned sleep(unsigned seconds) { return (unsigned)sleep_us(1e6 * seconds); }
 
 int sched_yield(void) {
     if (over)
@@ -123,11 +115,4 @@ int sched_yield(void) {
     return 0;
 }
 
-void sim_host_work(double ns) {
-    pass(ns / 1e3, ns / 1e3);
-}
-
-double sim_host_step(int steps) {
-    sim_host_work(param.host_step_ns * steps);
-    return param.host_step_ns;
-}
+void sim_host_work(double ns) { pass(ns / 1e3, ns / 1e3); }

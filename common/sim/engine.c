@@ -17,21 +17,13 @@ struct slot {
     unsigned char on_sm[SMS_MAX];
 };
 
-static struct slot **running, *slot_pool[1024];
-static int running_count, running_size, slot_pool_count;
-static struct op **floating, *op_pool;
-static int floating_count, floating_size;
+static struct slot **running;
+static int running_count;
+static struct op **floating;
+static int floating_count;
 
 struct op *op_new(enum op_kind kind, const char *name) {
-    struct op *op = op_pool;
-    struct order keep = {0, NULL};
-    if (op != NULL) {
-        op_pool = op->next;
-        keep = op->order;
-    } else
-        op = malloc(sizeof *op);
-    memset(op, 0, sizeof *op);
-    op->order.seen = keep.seen;  // its room is used again
+    struct op *op = calloc(1, sizeof *op);
     op->kind = kind;
     op->name = name;
     op->site = sim.site;
@@ -46,39 +38,21 @@ struct op *op_new(enum op_kind kind, const char *name) {
 void op_free(struct op *op) {
     if (op->kind == OP_GRAPH && op->run != NULL)
         graph_run_free(op->run);
-    op->run = NULL;
     free(op->launch);
     pages_free(op->pages);
+    touched_release(op->touched);
     free(op->staged);
-    op->launch = NULL, op->pages = NULL, op->staged = NULL;
-    op->next = op_pool;
-    op_pool = op;
-}
-
-static void *grow(void *array, int count, int *size, size_t item) {
-    if (count < *size)
-        return array;
-    *size = *size ? 2 * *size : 64;
-    return realloc(array, (size_t)*size * item);
+    free(op->order.seen);
+    free(op);
 }
 
 static struct slot *slot_start(struct op *op, double end) {
-    struct slot *slot = slot_pool_count > 0 ? slot_pool[--slot_pool_count] : NULL;
-    if (slot == NULL)
-        slot = malloc(sizeof *slot);
-    memset(slot, 0, offsetof(struct slot, on_sm) + (size_t)param.sms);
+    struct slot *slot = calloc(1, sizeof *slot);
     slot->op = op;
     slot->end = end;
-    running = grow(running, running_count, &running_size, sizeof *running);
+    running = grow(running, running_count, sizeof *running);
     running[running_count++] = slot;
     return slot;
-}
-
-static void slot_free(struct slot *slot) {
-    if (slot_pool_count < (int)(sizeof slot_pool / sizeof slot_pool[0]))
-        slot_pool[slot_pool_count++] = slot;
-    else
-        free(slot);
 }
 
 double clock_ghz(const struct device *device, double at) {
@@ -125,41 +99,44 @@ static void start_shared(struct op *op, double now, double full_speed_us, double
     share_bandwidth(op->device, now);
 }
 
-static int most(int free_amount, size_t each) {
-    return each == 0 ? 1 << 30 : (int)((size_t)free_amount / each);
-}
-
 // Places as many of a kernel's blocks as there is room for, one an SM in turn.
-static void place_blocks(struct op *op, double now) {
+static struct slot *place_blocks(struct op *op) {
     struct device *device = op->device;
-    const struct sim_launch *launch = op->launch;
-    size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-    if (op->start < 0.0)
-        op->shared_each = kernel_shared(op);
-    size_t shared = op->shared_each;
-    threads = (threads + 31) / 32 * 32;
     struct slot *slot = op->slot;  // a kernel timed by its bytes has one, which grows
-    int without_room = 0, placed = 0, sms = (int)param.sms;
+    int without_room = 0, sms = (int)param.sms;
+    bool placed = false;
     while (op->blocks_to_place > 0 && without_room < sms) {
         int i = device->next_sm;
+        struct sm *sm = &device->sm[i];
         device->next_sm = i + 1 < sms ? i + 1 : 0;
-        if (device->sm[i].blocks < 1 || most(device->sm[i].threads, threads) < 1 ||
-            most(device->sm[i].shared, shared) < 1) {
+        if (sm->blocks < op->each.blocks || sm->threads < op->each.threads ||
+            sm->shared < op->each.shared) {
             without_room++;
             continue;
         }
         without_room = 0;
         if (slot == NULL)
             slot = slot_start(op, INFINITY);
-        device->sm[i].blocks--;
-        device->sm[i].threads -= (int)threads;
-        device->sm[i].shared -= (int)shared;
+        sm->blocks -= op->each.blocks;
+        sm->threads -= op->each.threads;
+        sm->shared -= op->each.shared;
         slot->on_sm[i]++;
         slot->blocks++;
         op->blocks_to_place--;
-        placed++;
+        placed = true;
     }
-    if (placed == 0)
+    return placed ? slot : NULL;
+}
+
+// Starts what finds room of a kernel's blocks.
+static void start_blocks(struct op *op, double now) {
+    if (op->start < 0.0) {
+        dim3 block = op->launch->block;
+        op->each = (struct sm){in_whole_warps((uint64_t)block.x * block.y * block.z), 1,
+                               (int)kernel_shared(op->kernel, op->launch->shared)};
+    }
+    struct slot *slot = place_blocks(op);
+    if (slot == NULL)
         return;
     double overhead = 0.0;
     if (op->start < 0.0) {
@@ -176,13 +153,19 @@ static void place_blocks(struct op *op, double now) {
     if (op->demand > 0.0) {
         // Few SMs cannot use all of the bandwidth.
         int used = 0;
-        for (int i = 0; i < sms; i++)
+        for (int i = 0; i < (int)param.sms; i++)
             used += slot->on_sm[i] > 0;
         op->demand = fmin(1.0, used * param.sm_gbps / param.memory_gbps);
         op->left += overhead * op->demand;  // which is no slower for that
-        share_bandwidth(device, now);
+        share_bandwidth(op->device, now);
     } else
         slot->end = now + overhead + op->block_us;
+}
+
+static void undispatch(struct device *device, int i) {
+    device->dispatch_count--;
+    memmove(device->dispatch + i, device->dispatch + i + 1,
+            (size_t)(device->dispatch_count - i) * sizeof device->dispatch[0]);
 }
 
 // Kernels' blocks go to the SMs in the order in which the kernels became ready, those of a
@@ -190,18 +173,14 @@ static void place_blocks(struct op *op, double now) {
 static void dispatch(struct device *device, double now) {
     while (device->dispatch_count > 0) {
         struct op *op = device->dispatch[0];
-        place_blocks(op, now);
+        start_blocks(op, now);
         if (op->blocks_to_place > 0)
             return;
-        device->dispatch_count--;
-        memmove(device->dispatch, device->dispatch + 1,
-                (size_t)device->dispatch_count * sizeof op);
+        undispatch(device, 0);
     }
 }
 
-static int priority_of(const struct op *op) {
-    return op->stream ? op->stream->priority : 0;
-}
+static int priority_of(const struct op *op) { return op->stream ? op->stream->priority : 0; }
 
 // Starts an op that is ready. False if it must wait until something else ends.
 static bool op_start(struct op *op, double now) {
@@ -226,21 +205,20 @@ static bool op_start(struct op *op, double now) {
                 return false;
             device->engine[op->engine] = op;
         }
-        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps),
-                     0.0);
+        start_shared(op, now, param.copy_setup_us + (double)op->bytes / (1e3 * op->gbps), 0.0);
         break;
     case OP_MEMSET:
         device_wakes(device, now);
-        start_shared(op, now,
-                     param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps), 1.0);
+        start_shared(op, now, param.kernel_us + (double)op->bytes / (1e3 * param.memory_gbps),
+                     1.0);
         break;
     case OP_GRAPH:
         graph_start(op, now);
         break;
     case OP_RECORD:
-        slot_start(op, now + (op->event->flags & cudaEventDisableTiming
-                                  ? param.event_us
-                                  : param.event_timing_us));
+        slot_start(op,
+                   now + (op->event->flags & cudaEventDisableTiming ? param.event_us
+                                                                    : param.event_timing_us));
         break;
     case OP_HOST:
         slot_start(op, now + param.host_func_us);
@@ -251,18 +229,15 @@ static bool op_start(struct op *op, double now) {
     return true;
 }
 
-static void op_done(struct op *op, double now) {
-    struct CUstream_st *stream = op->stream;
-    struct device *device = op->device;
-    op->end = now;
-    sim.freed++;
+// What an op has done shows in memory, to events and to the host.
+static void take_effect(struct op *op, double now) {
     switch (op->kind) {
     case OP_KERNEL:
         kernel_effects(op);
         break;
     case OP_COPY:
         if (op->engine != ENGINE_NONE)
-            device->engine[op->engine] = NULL;
+            op->device->engine[op->engine] = NULL;
         copy_effects(op);
         break;
     case OP_MEMSET:
@@ -282,20 +257,27 @@ static void op_done(struct op *op, double now) {
     default:
         break;
     }
+}
+
+void engine_done(struct op *op, double now) {
+    struct CUstream_st *stream = op->stream;
+    op->end = now;
+    sim.freed++;
+    take_effect(op, now);
     if (sim.sticky != cudaSuccess)
         return;  // the context is gone, and every op with it
     if (op->speed != 0.0)
-        share_bandwidth(device, now);
+        share_bandwidth(op->device, now);
     bool work = op->kind != OP_RECORD && op->kind != OP_WAIT && op->kind != OP_HOST;
     if (work)
-        device->busy_until = now;
+        op->device->busy_until = now;
     trace_op(op);
     if (stream == NULL) {
         graph_node_done(op, now);
         return;
     }
     if (work) {
-        stream->last_class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
+        stream->last_engine = op->engine;
         stream->last_end = now;
     }
     if (op->kind != OP_WAIT)
@@ -309,41 +291,30 @@ static void op_done(struct op *op, double now) {
     op_free(op);
 }
 
-void engine_done(struct op *op, double now) {
-    op_done(op, now);
-}
-
 static void slot_end(int index, double now) {
     struct slot *slot = running[index];
     struct op *op = slot->op;
     struct device *device = op->device;
     running[index] = running[--running_count];
     if (op->kind == OP_KERNEL) {
-        const struct sim_launch *launch = op->launch;
-        size_t threads = (size_t)launch->block.x * launch->block.y * launch->block.z;
-        int shared = (int)op->shared_each;
-        threads = (threads + 31) / 32 * 32;
         for (int i = 0; i < (int)param.sms; i++) {
-            device->sm[i].blocks += slot->on_sm[i];
-            device->sm[i].threads += (int)threads * slot->on_sm[i];
-            device->sm[i].shared += shared * slot->on_sm[i];
+            device->sm[i].blocks += op->each.blocks * slot->on_sm[i];
+            device->sm[i].threads += op->each.threads * slot->on_sm[i];
+            device->sm[i].shared += op->each.shared * slot->on_sm[i];
         }
         op->blocks_left -= slot->blocks;
-        if (op->slot != NULL &&
-            op->blocks_to_place > 0) {  // the resident blocks did it all
-            int k = 0;
-            while (device->dispatch[k] != op)
-                k++;
-            device->dispatch_count--;
-            memmove(device->dispatch + k, device->dispatch + k + 1,
-                    (size_t)(device->dispatch_count - k) * sizeof op);
-        }
-        if (op->slot != NULL)
+        if (op->slot != NULL) {  // timed by its bytes: the resident blocks did it all
+            int i = 0;
+            while (op->blocks_to_place > 0 && device->dispatch[i] != op)
+                i++;
+            if (op->blocks_to_place > 0)
+                undispatch(device, i);
             op->blocks_left = 0;
+        }
     }
-    slot_free(slot);
+    free(slot);
     if (op->kind != OP_KERNEL || op->blocks_left == 0)
-        op_done(op, now);
+        engine_done(op, now);
     if (sim.sticky == cudaSuccess)
         dispatch(device, now);
 }
@@ -368,11 +339,8 @@ static double head_ready(struct CUstream_st *stream, struct op *op) {
     } else if (op->kind == OP_RECORD) {
         if (!stream->drained && !(op->event->flags & cudaEventDisableTiming))
             ready = fmax(ready, stream->last_end + param.event_drain_us);
-    } else if (stream->last_class >= 0) {
-        int class = op->kind == OP_COPY ? 1 + (int)op->engine : 0;
-        if (class != stream->last_class)
-            ready = fmax(ready, stream->last_end + param.engine_switch_us);
-    }
+    } else if (stream->last_engine != ENGINE_UNUSED && stream->last_engine != op->engine)
+        ready = fmax(ready, stream->last_end + param.engine_switch_us);
     return op->ready = ready;
 }
 
@@ -430,7 +398,7 @@ static bool gpu_step(double until) {
 }
 
 void engine_float(struct op *op) {
-    floating = grow(floating, floating_count, &floating_size, sizeof *floating);
+    floating = grow(floating, floating_count, sizeof *floating);
     floating[floating_count++] = op;
 }
 
@@ -442,7 +410,8 @@ void gpu_advance(double until) {
     sim.gpu = fmax(sim.gpu, until);
 }
 
-void engine_abort(void) {
+void sticky_error(cudaError_t error) {
+    sim.sticky = error;
     for (int i = 0; i < sim.streams; i++) {
         struct CUstream_st *stream = sim.stream[i];
         for (struct op *op = stream->head, *next; op != NULL; op = next) {
@@ -457,7 +426,7 @@ void engine_abort(void) {
     for (int i = 0; i < sim.devices; i++)
         sim.device[i].dispatch_count = 0;
     while (running_count > 0)
-        slot_free(running[--running_count]);
+        free(running[--running_count]);
     floating_count = 0;
 }
 
@@ -537,12 +506,10 @@ struct CUstream_st *stream_new(struct device *device, unsigned flags, int priori
     stream->flags = flags;
     stream->priority = priority;
     stream->alive = true;
-    stream->last_class = -1;
+    stream->last_engine = ENGINE_UNUSED;
     stream->drained = true;
     stream->index = sim.streams;
-    if ((sim.streams & (sim.streams - 1)) == 0)  // full at each power of two
-        sim.stream = realloc(sim.stream, (size_t)(sim.streams ? 2 * sim.streams : 1) *
-                                             sizeof *sim.stream);
+    sim.stream = grow(sim.stream, sim.streams, sizeof *sim.stream);
     sim.stream[sim.streams++] = stream;
     return stream;
 }

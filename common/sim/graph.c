@@ -56,9 +56,7 @@ static void graph_release(struct CUgraph_st *graph) {
     free(graph);
 }
 
-bool capturing(const struct CUstream_st *stream) {
-    return stream->capture != NULL;
-}
+bool capturing(const struct CUstream_st *stream) { return stream->capture != NULL; }
 
 bool capture_ended(const struct CUevent_st *event) {
     return event->capture != NULL && event->capture->ended;
@@ -143,11 +141,8 @@ cudaError_t capture_wait(struct CUstream_st *stream, struct CUevent_st *event) {
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode) {
-    struct CUstream_st *stream;
     ENTER(param.capture_us, NEEDS_CONTEXT);
-    cudaError_t error = find_stream(handle, &stream);
-    if (error != cudaSuccess)
-        return error;
+    FIND(handle, stream);
     if (mode > cudaStreamCaptureModeRelaxed)
         return fail(cudaErrorInvalidValue);
     if (stream == stream->device->legacy)
@@ -176,11 +171,8 @@ static bool reaches(const struct CUgraph_st *graph, int node, const int *tips, i
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph) {
-    struct CUstream_st *origin;
     ENTER(param.capture_us, NEEDS_CONTEXT);
-    cudaError_t error = find_stream(handle, &origin);
-    if (error != cudaSuccess)
-        return error;
+    FIND(handle, origin);
     if (graph == NULL)
         return fail(cudaErrorInvalidValue);
     *graph = NULL;
@@ -208,13 +200,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle,
-                                  enum cudaStreamCaptureStatus *status) {
-    struct CUstream_st *stream;
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
     ENTER(param.query_device_us, NEEDS_CONTEXT);
-    cudaError_t error = find_stream(handle, &stream);
-    if (error != cudaSuccess)
-        return error;
+    FIND(handle, stream);
     *status = !capturing(stream)         ? cudaStreamCaptureStatusNone
               : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                          : cudaStreamCaptureStatusActive;
@@ -229,22 +217,6 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
         nodes[i] = i < (size_t)graph->nodes ? graph->node[i] : NULL;
     if (nodes == NULL || *count > (size_t)graph->nodes)
         *count = (size_t)graph->nodes;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes,
-                                  size_t *count) {
-    ENTER(param.query_us, 0);
-    if (graph == NULL || count == NULL)
-        return fail(cudaErrorInvalidValue);
-    size_t roots = 0;
-    for (int i = 0; i < graph->nodes; i++)
-        if (graph->node[i]->from_count == 0) {
-            if (nodes != NULL && roots < *count)
-                nodes[roots] = graph->node[i];
-            roots++;
-        }
-    *count = nodes != NULL && *count < roots ? *count : roots;
     return cudaSuccess;
 }
 
@@ -263,17 +235,6 @@ cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGrap
                     memset(&data[edges], 0, sizeof data[edges]);
             }
     *count = from != NULL && *count < edges ? *count : edges;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type) {
-    ENTER(param.query_us, 0);
-    if (node == NULL || type == NULL)
-        return fail(cudaErrorInvalidValue);
-    *type = node->op->kind == OP_KERNEL   ? cudaGraphNodeTypeKernel
-            : node->op->kind == OP_COPY   ? cudaGraphNodeTypeMemcpy
-            : node->op->kind == OP_MEMSET ? cudaGraphNodeTypeMemset
-                                          : cudaGraphNodeTypeHost;
     return cudaSuccess;
 }
 
@@ -320,11 +281,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
-    struct CUstream_st *stream;
     ENTER(param.graph_launch_us, NEEDS_CONTEXT | SUBMITS);
-    cudaError_t error = find_stream(handle, &stream);
-    if (error != cudaSuccess)
-        return error;
+    FIND(handle, stream);
     if (exec == NULL)
         return fail(cudaErrorInvalidValue);
     if (capturing(stream))
@@ -352,10 +310,9 @@ struct op *graph_parent(const struct op *node) {
 }
 
 static void start_node(struct graph_run *run, int index, double ready) {
-    struct op *op = op_new(OP_KERNEL, ""), *model = run->graph->node[index]->op;
-    struct order order = op->order;
+    const struct op *model = run->graph->node[index]->op;
+    struct op *op = op_new(model->kind, model->name);
     *op = *model;
-    op->order = order;
     op->call = run->parent->call;
     if (model->launch != NULL) {
         size_t bytes = sizeof *model->launch + model->launch->args_bytes;

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Running kernels' bodies. A body runs on the CPU, thread by thread; the time that it takes
-// comes from the clock readings it makes or, without any, from the bytes it points to.
+// comes from the clock readings it makes or, without any, from the bytes that it touches.
 //
-// What it writes must become visible at its simulated end, but its length must be known at
-// its start. So the first time that a kernel is launched in a certain way, its body runs at
-// the start and is watched: which bytes it touches is noted, its writes are taken back and
-// put in place at the end. From then on all that is known, and the body simply runs at the
-// end.
+// Its length must be known at its start, but what it writes must become visible at its
+// simulated end. So it runs at its start and is watched: its writes are taken back, and put in
+// place at the end.
 #define _GNU_SOURCE
 #include "sim.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -19,70 +16,24 @@
 #include <unistd.h>
 
 enum {
-    READ_CYCLES = 30,  // between two readings of the clock in a tight loop
-    FINENESS = 1024,   // a wait overshoots by at most one part in this
+    READ_CYCLES = 30,        // between two readings of the clock in a tight loop
+    FINENESS = 1024,         // a wait overshoots by at most one part in this,
+    FIBER_FINENESS = 128,    // where there are barriers, in this: see __syncthreads
     RUNS_MAX = 64,
-    CACHE = 4096,
+    KINDS = 4096,
 };
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 _Alignas(256) char sim_dynamic_shared[256 << 10];
-int sim_clock_reads;
-
-// What is known of a kernel function.
-struct kernel {
-    const void *function;
-    const char *name;
-    bool loaded[DEVICES_MAX];
-    int max_dynamic_shared;
-    size_t static_shared;  // its __shared__ variables, known once it has run
-    unsigned id;
-    bool barriers;  // it calls __syncthreads
-    bool uneven;    // its threads do not all wait alike
-    bool unsteady;  // the same launch took different numbers of cycles
-    struct kernel *next;
-};
-static struct kernel *kernels[256];
-static unsigned kernel_count;
-
-struct kernel *kernel_find(const void *function, const char *name) {
-    struct kernel **head = &kernels[((uintptr_t)function >> 4) % 256];
-    for (struct kernel *k = *head; k != NULL; k = k->next)
-        if (k->function == function)
-            return k;
-    struct kernel *k = calloc(1, sizeof *k);
-    k->function = function;
-    k->name = name;
-    k->id = ++kernel_count;
-    k->max_dynamic_shared = (int)param.shared_per_block_kib << 10;
-    k->next = *head;
-    return *head = k;
-}
-
-bool *kernel_loaded(struct kernel *kernel, int device) {
-    return &kernel->loaded[device];
-}
-int *kernel_max_shared(struct kernel *kernel) {
-    return &kernel->max_dynamic_shared;
-}
-
-size_t kernel_shared(const struct op *op) {
-    size_t used = op->launch->shared + op->kernel->static_shared;
-    return used > 0 ? used + ((size_t)param.shared_reserved_kib << 10) : 0;
-}
-
-size_t kernel_static_shared(const struct kernel *kernel) {
-    return kernel->static_shared;
-}
+char sim_args[SIM_ARGS_BYTES];
 
 // ---- The clock inside a kernel
-// ----------------------------------------------------------- A loop that waits on the
-// clock may run for 1e8 cycles, in every thread of a full grid, so the clock cannot tick by
-// tick. Readings from one place in the code in a row are such a loop: each is later than
-// the last by 1/FINENESS of the time spent in the loop so far. The first thread of a launch
-// notes its loops; a thread that comes to the same loop at the same time is taken to its
-// last two readings at once, since it leaves by the same one.
+// A loop that waits on the clock may run for 1e8 cycles, in every thread of a full grid, so the
+// clock cannot tick by tick. Readings from one place in the code in a row are such a loop: each
+// is later than the last by 1/FINENESS of the time spent in the loop so far. The first thread
+// of a launch notes its loops; a thread that comes to the same loop at the same time is taken
+// to its last two readings at once, since it leaves by the same one.
 struct run {  // one loop of the first thread
     const void *place;
     int64_t start, before_last, last;
@@ -121,15 +72,21 @@ static void run_ended(void) {
     thread.jumped = false;
 }
 
+static uint64_t block_number(void) {
+    return blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
+}
+
+unsigned sim_smid(void) { return (unsigned)(block_number() % (unsigned)param.sms); }
+
 static int64_t sm_offset(void) {
     // Different SMs' clocks do not agree: spread them by a fixed pattern. Blocks that share an
     // SM read its clock one after the other; lab 13 saw 31 cycles between them.
-    uint64_t block = blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-    return (int64_t)(sim_smid() * 2654435761u >> 12) + (int64_t)(block / (unsigned)param.sms) * 31;
+    return (int64_t)(sim_smid() * 2654435761u >> 12) +
+           (int64_t)(block_number() / (unsigned)param.sms) * 31;
 }
 
 static int64_t read_clock(const void *place) {
-    sim_clock_reads++;
+    body.read_clock = true;
     if (place != thread.place) {
         run_ended();
         thread.place = place;
@@ -138,7 +95,7 @@ static int64_t read_clock(const void *place) {
         thread.index++;
     }
     thread.reads++;
-    int64_t step = (thread.cycles - thread.start) / (fiber_current < 0 ? FINENESS : 128);
+    int64_t step = (thread.cycles - thread.start) / (fiber_current < 0 ? FINENESS : FIBER_FINENESS);
     if (step < READ_CYCLES)
         step = READ_CYCLES;
     int64_t next = thread.cycles + step;
@@ -159,42 +116,36 @@ static int64_t read_clock(const void *place) {
     return (int64_t)(body.op->start * 1e3 * body.ghz) + sm_offset() + thread.cycles;
 }
 
-void sim_thread_end(void) {
+static void thread_begin(int64_t cycles, int index) {
+    memset(&thread, 0, sizeof thread);
+    thread.cycles = cycles;
+    thread.index = index;
+}
+
+static void thread_end(void) {
     run_ended();
     if (thread.cycles > body.most_cycles)
         body.most_cycles = thread.cycles;
-    body.read_clock = true;
     body.noting = false;
-    sim_clock_reads = 0;
-    memset(&thread, 0, sizeof thread);
-    thread.index = -1;
 }
 
-static void not_in_kernel(const char *what) {
+static void device_only(const char *what) {
     if (!sim.in_kernel)
         die("%s was called by the host: it is a device function", what);
 }
 
 __attribute__((noinline)) long long clock64(void) {
-    not_in_kernel("clock64");
+    device_only("clock64");
     return read_clock(__builtin_return_address(0));
 }
 
-int64_t kernel_clock(const void *place) {
-    return read_clock(place);
-}
+int64_t kernel_clock(const void *place) { return read_clock(place); }
 
 __attribute__((noinline)) unsigned long long sim_globaltimer(void) {
-    not_in_kernel("%globaltimer");
+    device_only("%globaltimer");
     read_clock(__builtin_return_address(0));
     double us = body.op->start + (double)thread.cycles / (1e3 * body.ghz);
     return (unsigned long long)(us * 1e3 / 32.0) * 32;  // it steps by 32 ns, as recorded
-}
-
-unsigned sim_smid(void) {
-    uint64_t block =
-        blockIdx.x + (uint64_t)gridDim.x * (blockIdx.y + (uint64_t)gridDim.y * blockIdx.z);
-    return (unsigned)(block % (unsigned)param.sms);
 }
 
 // rewrite.py puts one behind each `__shared__ T name[N];`.
@@ -204,15 +155,14 @@ void sim_static_shared(size_t bytes) {
 }
 
 void __nanosleep(unsigned ns) {
-    not_in_kernel("__nanosleep");
-    sim_clock_reads++;
+    device_only("__nanosleep");
+    body.read_clock = true;
     thread.cycles += (int64_t)(ns * body.ghz);
 }
 
 // ---- Blocks whose threads meet at __syncthreads
-// ------------------------------------------ Each thread becomes a fiber that runs until
-// the next barrier. A kernel is found out when its first thread comes to its first barrier;
-// its body then begins again, in fibers.
+// Each thread becomes a fiber that runs until the next barrier. A kernel is found out when its
+// first thread comes to its first barrier; its body then begins again, in fibers.
 static sigjmp_buf escape;
 enum { ESCAPE_FAULT = 1, ESCAPE_BARRIER };
 
@@ -225,16 +175,16 @@ static struct fiber {
 } * fibers;
 static char *fiber_stacks;
 static ucontext_t fiber_home;
-static const struct sim_launch *fiber_launch;
 
 static void fiber_main(void) {
-    fiber_launch->run_thread(fiber_launch->function, fiber_launch->args);
+    body.op->launch->run_thread(body.op->launch->function, sim_args);
+    thread_end();
     fibers[fiber_current].cycles = 0;
     fibers[fiber_current].done = true;
 }
 
 void __syncthreads(void) {
-    not_in_kernel("__syncthreads");
+    device_only("__syncthreads");
     if (fiber_current < 0) {
         body.op->kernel->barriers = true;
         siglongjmp(escape, ESCAPE_BARRIER);
@@ -255,13 +205,12 @@ static void fiber_make(int i) {
     fiber->done = false;
 }
 
-static void block_with_barriers(const struct sim_launch *launch) {
+static void block_with_barriers(void) {
     int count = (int)(blockDim.x * blockDim.y * blockDim.z), left = count;
     if (fibers == NULL) {
         fibers = calloc(FIBERS_MAX, sizeof *fibers);
         fiber_stacks = malloc((size_t)FIBERS_MAX * FIBER_STACK);
     }
-    fiber_launch = launch;
     for (int i = 0; i < count; i++)
         fiber_make(i);
     int64_t barrier = 0;
@@ -272,9 +221,7 @@ static void block_with_barriers(const struct sim_launch *launch) {
                 continue;
             fiber_current = i;
             threadIdx = fibers[i].index;
-            memset(&thread, 0, sizeof thread);
-            thread.index = RUNS_MAX;  // every thread steps by itself: no notes, no jumps
-            thread.cycles = barrier;
+            thread_begin(barrier, RUNS_MAX);  // steps by itself: no notes, no jumps
             body.noting = false;
             swapcontext(&fiber_home, &fibers[i].context);
             left -= fibers[i].done;
@@ -287,15 +234,12 @@ static void block_with_barriers(const struct sim_launch *launch) {
 }
 
 // ---- Faults
-// -------------------------------------------------------------------------------
-
 static void on_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     char text[200];
     if (sim.in_kernel && number != SIGFPE) {
         if (!allocation_is_open(info->si_addr) && allocation_fault(info->si_addr))
-            return;  // device memory is closed to the host, and opened where a kernel needs
-                     // it
+            return;  // device memory is closed to the host, and opened where a kernel needs it
         siglongjmp(escape, ESCAPE_FAULT);
     }
     const char *what = "";
@@ -324,32 +268,35 @@ void install_signal_handlers(void) {
 }
 
 // ---- Bodies
-// ------------------------------------------------------------------------------ What the
-// first launch of a kind showed.
-static struct seen {
-    uint64_t key;
-    int64_t cycles;
-    bool known, reads_clock;
-    struct touched touched;
-} cache[CACHE];
+static void block_without_barriers(const struct sim_launch *launch) {
+    for (unsigned z = 0; z < blockDim.z; z++)
+        for (unsigned y = 0; y < blockDim.y; y++)
+            for (unsigned x = 0; x < blockDim.x; x++) {
+                threadIdx = (uint3){x, y, z};
+                launch->run_thread(launch->function, sim_args);
+                if (thread.cycles > 0) {
+                    thread_end();
+                    thread_begin(0, -1);
+                }
+            }
+}
 
 static void run_blocks(const struct sim_launch *launch, bool barriers) {
+    memcpy(sim_args, launch->args, launch->args_bytes);
     body.runs = 0;
     body.noting = true;
     body.most_cycles = 0;
     body.read_clock = false;
     body.static_shared = 0;
-    sim_clock_reads = 0;
-    memset(&thread, 0, sizeof thread);
-    thread.index = -1;
+    thread_begin(0, -1);
     for (unsigned z = 0; z < gridDim.z; z++)
         for (unsigned y = 0; y < gridDim.y; y++)
             for (unsigned x = 0; x < gridDim.x; x++) {
                 blockIdx = (uint3){x, y, z};
                 if (barriers)
-                    block_with_barriers(launch);
+                    block_with_barriers();
                 else
-                    launch->run_block(launch->function, launch->args);
+                    block_without_barriers(launch);
             }
 }
 
@@ -373,82 +320,38 @@ static void run_body(struct op *op, bool watched) {
     }
     sim.in_kernel = false;
     fiber_current = -1;
-    op->ran = true;
     if (op->fault == cudaSuccess)
         op->kernel->static_shared = body.static_shared;
 }
 
-// Launches of one kernel with the same shape and arguments are of a kind. Addresses differ
-// from run to run of the program, so a pointer counts as a place in a numbered allocation.
-static uint64_t launch_key(const struct op *op) {
-    const struct sim_launch *l = op->launch;
-    uint64_t part[8 + 2 * SIM_ARGS_MAX] = {op->kernel->id, l->grid.x,  l->grid.y,
-                                           l->grid.z,      l->block.x, l->block.y,
-                                           l->block.z,     l->shared};
-    int parts = 8;
-    for (int i = 0; i < l->accesses; i++) {
-        const struct allocation *a = allocation_at(l->access[i].pointer);
-        part[parts++] = a != NULL ? a->id : 0;
-        part[parts++] =
-            a != NULL ? (uint64_t)((const char *)l->access[i].pointer - a->base) : 0;
-    }
-    uint64_t key = l->args_hash;
-    for (int i = 0; i < parts; i++)
-        key = (key ^ part[i]) * 1099511628211u;
-    return key ^ key >> 29;
-}
-
-// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when
-// used.)
-static bool reachable(struct op *op) {
-    for (int i = 0; i < op->launch->accesses; i++) {
-        const void *pointer = op->launch->access[i].pointer;
+// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when used.)
+static bool reachable(const struct op *op) {
+    for (int i = 0; i < op->launch->pointers; i++) {
+        const void *pointer = op->launch->pointer[i];
         if (pointer == NULL || allocation_at(pointer) != NULL || !host_can_read(pointer))
             continue;
         fprintf(stderr,
-                "sim: %s (%s:%d): its pointer argument number %d is pageable host "
-                "memory, which the device cannot reach\n",
+                "sim: %s (%s:%d): its pointer argument number %d is pageable host memory, "
+                "which the device cannot reach\n",
                 op->name, op->site.file, op->site.line, i + 1);
         return false;
     }
     return true;
 }
 
-static void remember(struct seen *seen, uint64_t key, bool opaque) {
-    seen->key = key;
-    seen->known = true;
-    seen->cycles = body.most_cycles;
-    seen->reads_clock = body.read_clock;
-    seen->touched.pure &= !body.read_clock && !opaque;
-}
+// What the last launch of each kind touched. A body that depends only on what it read, and did
+// not read what it wrote, need not run again as long as nobody has written to any of that.
+static struct touched *last_of_kind[KINDS];
 
-// Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
-void kernel_begin(struct op *op) {
-    op->demand = op->block_us = 0.0;
-    if (!reachable(op))
-        op->fault = cudaErrorIllegalAddress;
-    if (op->fault != cudaSuccess)
-        return;
-    if (op->launch->accesses == 0 && !op->launch->opaque) {  // it can touch no allocation
-        run_body(op, false);
-        op->block_us = (double)body.most_cycles / (1e3 * body.ghz);
-        return;
-    }
-    uint64_t key = launch_key(op);
-    struct seen *seen = op->seen = &cache[key % CACHE];
-    if (!seen->known || seen->key != key || op->kernel->unsteady) {
-        run_body(op, true);
-        op->pages = watch_end(&seen->touched);
-        remember(seen, key, op->launch->opaque);
-    }
-    op->seen_key = key;
-    if (seen->reads_clock)
-        op->block_us = (double)seen->cycles / (1e3 * clock_ghz(op->device, op->start));
-    else {
-        double bytes = seen->touched.bytes;
-        op->block_us = bytes / (1e3 * param.memory_gbps);
-        op->demand = bytes > 0.0 ? 1.0 : 0.0;
-    }
+// Launches of one kernel with the same shape and arguments are of a kind.
+static uint64_t kind_of(const struct sim_launch *l) {
+    const dim3 grid = l->grid, block = l->block;
+    const uint64_t part[] = {(uintptr_t)l->function, grid.x,  grid.y,  grid.z, l->shared,
+                             block.x,                block.y, block.z};
+    uint64_t kind = l->args_hash;
+    for (size_t i = 0; i < sizeof part / sizeof part[0]; i++)
+        kind = (kind ^ part[i]) * 1099511628211u;
+    return kind ^ kind >> 29;
 }
 
 static bool unchanged(const struct touched *t) {
@@ -458,30 +361,62 @@ static bool unchanged(const struct touched *t) {
     return true;
 }
 
-void kernel_effects(struct op *op) {
-    struct seen *seen = op->seen;
-    if (seen != NULL && seen->key != op->seen_key)
-        seen = NULL;  // its place was taken by another kind
-    bool same = seen != NULL && unchanged(&seen->touched), ran_ahead = op->ran;
-    if (op->fault == cudaSuccess && ran_ahead) {
-        pages_put_in_place(op->pages);
-        op->pages = NULL;
-    } else if (op->fault == cudaSuccess && !(same && seen->touched.pure)) {
+static void run_watched(struct op *op, uint64_t kind) {
+    struct touched **last = &last_of_kind[kind % KINDS];
+    run_body(op, true);
+    op->touched = watch_end(&op->pages);
+    op->touched->kind = kind;
+    op->touched->pure &= !body.read_clock;
+    op->touched->users++;
+    touched_release(*last);
+    *last = op->touched;
+}
+
+// Sets how long a block takes, or how long the whole takes at full bandwidth (demand > 0).
+void kernel_begin(struct op *op) {
+    op->demand = op->block_us = 0.0;
+    body.read_clock = false;
+    if (!reachable(op))
+        op->fault = cudaErrorIllegalAddress;
+    else if (!op->launch->touches)
         run_body(op, false);
-        // If its length depends on data, it must run at its start from now on.
-        if (seen != NULL && body.most_cycles != seen->cycles)
-            op->kernel->unsteady = true;
+    else {
+        uint64_t kind = kind_of(op->launch);
+        struct touched *last = last_of_kind[kind % KINDS];
+        op->repeated = last != NULL && last->kind == kind && last->pure && unchanged(last);
+        if (op->repeated) {
+            op->touched = last;
+            last->users++;
+        } else
+            run_watched(op, kind);
     }
-    for (int i = 0; seen != NULL && i < seen->touched.spans; i++) {
-        const struct span *span = &seen->touched.span[i];
-        order_access(op, span->bytes.begin, (size_t)(span->bytes.end - span->bytes.begin),
-                     span->written);
+    if (body.read_clock)
+        op->block_us = (double)body.most_cycles / (1e3 * body.ghz);
+    else if (op->touched != NULL) {
+        op->block_us = op->touched->bytes / (1e3 * param.memory_gbps);
+        op->demand = op->touched->bytes > 0.0 ? 1.0 : 0.0;
     }
-    for (int i = 0; seen != NULL && i < seen->touched.allocations; i++) {
-        struct allocation *a = seen->touched.in[i].allocation;
-        a->version += seen->touched.in[i].written;
-        // What ran ahead may have read what has been written since: then it must run again.
-        seen->touched.in[i].version = ran_ahead && !same ? UINT64_MAX : a->version;
+}
+
+void kernel_effects(struct op *op) {
+    struct touched *t = op->touched;
+    bool same = t != NULL && unchanged(t);
+    if (op->fault == cudaSuccess && op->repeated && !same)
+        run_body(op, false);
+    if (op->fault == cudaSuccess)
+        pages_put_in_place(op->pages);
+    else
+        pages_free(op->pages);
+    op->pages = NULL;
+    for (int i = 0; t != NULL && i < t->spans; i++) {
+        const struct range *bytes = &t->span[i].bytes;
+        order_access(op, bytes->begin, (size_t)(bytes->end - bytes->begin), t->span[i].written);
+    }
+    for (int i = 0; t != NULL && i < t->allocations; i++) {
+        struct allocation *a = t->in[i].allocation;
+        a->version += t->in[i].written;
+        // Where somebody has written to it meanwhile, the next launch must run.
+        t->in[i].version = same ? a->version : UINT64_MAX;
     }
     if (op->fault != cudaSuccess)
         sticky_error(op->fault);

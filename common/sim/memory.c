@@ -13,7 +13,7 @@ enum { PAGE = 4096, ALIGN = 256 };
 
 static struct allocation **table;  // by address
 static struct allocation *freed;
-static int count, size;
+static int count;
 
 static int position(const void *pointer) {
     int low = 0, high = count;
@@ -45,10 +45,7 @@ static void allocation_add(struct allocation *a) {
     static uint64_t ids;
     a->id = ++ids;
     int i = position(a->base);
-    if (count == size) {
-        size = size ? 2 * size : 64;
-        table = realloc(table, (size_t)size * sizeof *table);
-    }
+    table = grow(table, count, sizeof *table);
     memmove(table + i + 1, table + i, (size_t)(count - i) * sizeof *table);
     table[i] = a;
     count++;
@@ -56,7 +53,7 @@ static void allocation_add(struct allocation *a) {
 
 // Device memory that is open at the moment, by pages.
 static struct range *opened;
-static int opened_count, opened_size;
+static int opened_count;
 
 bool allocation_open(const void *address, size_t bytes) {
     struct allocation *a = allocation_at(address);
@@ -76,18 +73,14 @@ bool allocation_open(const void *address, size_t bytes) {
         opened[opened_count - 1].end = to;
         return true;
     }
-    if (opened_count == opened_size) {
-        opened_size = opened_size ? 2 * opened_size : 64;
-        opened = realloc(opened, (size_t)opened_size * sizeof *opened);
-    }
+    opened = grow(opened, opened_count, sizeof *opened);
     opened[opened_count++] = (struct range){at, to};
     return true;
 }
 
 bool allocation_is_open(const void *address) {
     for (int i = opened_count - 1; i >= 0; i--)
-        if ((const char *)address >= opened[i].begin &&
-            (const char *)address < opened[i].end)
+        if ((const char *)address >= opened[i].begin && (const char *)address < opened[i].end)
             return true;
     return false;
 }
@@ -138,8 +131,8 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         return fail(cudaErrorMemoryAllocation);
     struct allocation *a = calloc(1, sizeof *a);
     a->mapped = pages + PAGE;
-    a->mapping = mmap(NULL, a->mapped, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    a->mapping =
+        mmap(NULL, a->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a->mapping == MAP_FAILED ||
         (device == NULL && mprotect(a->mapping, pages, PROT_READ | PROT_WRITE) != 0)) {
         free(a);
@@ -166,15 +159,15 @@ void allocation_release(void *pointer) {
     munmap(a->mapping, a->mapped);
     free(a->log);
     a->log = NULL;
-    a->logs = a->log_size = 0;
+    a->logs = 0;
+    a->version++;
     a->next_freed = freed;  // what is known of kernels may still point to it
     freed = a;
 }
 
 static bool is_base(const void *pointer, bool of_device) {
     const struct allocation *a = allocation_at(pointer);
-    return a != NULL && a->base == pointer && !a->symbol &&
-           (a->device != NULL) == of_device;
+    return a != NULL && a->base == pointer && !a->symbol && (a->device != NULL) == of_device;
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
@@ -182,11 +175,10 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     return allocate(pointer, bytes, current_device());
 }
 
-cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    struct CUstream_st *s;
+cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t handle) {
     ENTER(param.launch_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
-    cudaError_t error = find_stream(stream, &s);
-    return error != cudaSuccess ? error : allocate(pointer, bytes, s->device);
+    FIND(handle, stream);
+    return allocate(pointer, bytes, stream->device);
 }
 
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
@@ -199,15 +191,6 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
     return flags > 7 ? fail(cudaErrorInvalidValue) : allocate(pointer, bytes, NULL);
 }
 
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
-    ENTER(param.query_device_us, NEEDS_CONTEXT);
-    const struct allocation *a = allocation_at(host);
-    if (device == NULL || flags != 0 || a == NULL || a->device != NULL)
-        return fail(cudaErrorInvalidValue);
-    *device = host;
-    return cudaSuccess;
-}
-
 // Freeing waits for the device: what still runs might use the memory.
 static cudaError_t free_checked(void *pointer, bool of_device) {
     if (pointer == NULL)
@@ -217,8 +200,7 @@ static cudaError_t free_checked(void *pointer, bool of_device) {
     for (int i = 0; i < sim.devices; i++)
         if (sim.device[i].has_context)
             device_wait_idle(&sim.device[i], WAIT_SPIN);
-    if (sim.sticky != cudaSuccess)
-        return fail(sim.sticky);
+    RETURN_ERROR(outcome());
     host_busy(param.free_us);
     allocation_release(pointer);
     return cudaSuccess;
@@ -234,17 +216,14 @@ cudaError_t cudaFreeHost(void *pointer) {
     return free_checked(pointer, false);
 }
 
-cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) {
-    struct CUstream_st *s;
+cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
     ENTER(param.launch_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
-    cudaError_t error = find_stream(stream, &s);
-    if (error != cudaSuccess)
-        return error;
+    FIND(handle, stream);
     if (!is_base(pointer, true))
         return fail(cudaErrorInvalidValue);
     struct op *op = op_new(OP_FREE, "cudaFreeAsync");
     op->to = pointer;
-    return enqueue(s, op);
+    return enqueue(stream, op);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
@@ -323,34 +302,30 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
         return error;
     host_wait(stream, stream->last_seq, WAIT_SPIN);
     order_join(&sim.host, &stream->order);
-    return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess;
+    return outcome();
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
-                            enum cudaMemcpyKind kind, cudaStream_t stream) {
-    struct CUstream_st *s;
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t handle) {
     ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
-    cudaError_t error = find_stream(stream, &s);
-    return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, false);
+    FIND(handle, stream);
+    return copy(to, from, bytes, kind, stream, false);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
-    struct CUstream_st *s;
     ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS | NOT_IN_CAPTURE);
-    cudaError_t error = find_stream(0, &s);
-    return error != cudaSuccess ? error : copy(to, from, bytes, kind, s, true);
+    FIND(0, stream);
+    return copy(to, from, bytes, kind, stream, true);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
-                                size_t bytes, cudaStream_t stream) {
+                                size_t bytes, cudaStream_t handle) {
     if (to_device < 0 || to_device >= sim.devices || from_device < 0 ||
         from_device >= sim.devices)
         return fail(cudaErrorInvalidDevice);
-    struct CUstream_st *s;
     ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
-    cudaError_t error = find_stream(stream, &s);
-    return error != cudaSuccess ? error
-                                : copy(to, from, bytes, cudaMemcpyDeviceToDevice, s, false);
+    FIND(handle, stream);
+    return copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, false);
 }
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
@@ -358,13 +333,12 @@ cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_d
     return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, 0);
 }
 
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-    struct CUstream_st *s;
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t handle) {
     struct device *device;
     ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
-    cudaError_t error = find_stream(stream, &s);
-    if (error != cudaSuccess || bytes == 0)
-        return error;
+    FIND(handle, stream);
+    if (bytes == 0)
+        return cudaSuccess;
     enum place place = place_of(to, bytes, &device);
     if (place != DEVICE && place != PINNED)
         return fail(cudaErrorInvalidValue);
@@ -372,7 +346,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     op->to = to;
     op->value = value;
     op->bytes = bytes;
-    return enqueue(s, op);
+    return enqueue(stream, op);
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
@@ -396,7 +370,6 @@ void copy_effects(struct op *op) {
 }
 
 // ---- __device__ and __constant__ variables: the host's own memory
-// ---------------------------
 static void symbol_add(void *symbol, size_t bytes) {
     if (allocation_at(symbol) != NULL)
         return;
@@ -409,28 +382,21 @@ static void symbol_add(void *symbol, size_t bytes) {
     allocation_add(a);
 }
 
-cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size_of_symbol,
-                            void *host, size_t bytes, size_t offset, bool to_symbol,
-                            bool wait, enum cudaMemcpyKind kind, cudaStream_t stream) {
-    struct CUstream_st *s;
-    cudaError_t error =
-        enter(call, param.copy_us, NEEDS_CONTEXT | SUBMITS | (wait ? NOT_IN_CAPTURE : 0));
-    if (error == cudaSuccess)
-        error = find_stream(stream, &s);
-    if (error != cudaSuccess)
-        return error;
+cudaError_t sim_symbol_copy(void *symbol, size_t size_of_symbol, void *host, size_t bytes,
+                            size_t offset, bool to_symbol, enum cudaMemcpyKind kind) {
+    ENTER_AS(to_symbol ? "cudaMemcpyToSymbol" : "cudaMemcpyFromSymbol", param.copy_us,
+             NEEDS_CONTEXT | SUBMITS | NOT_IN_CAPTURE);
+    FIND(0, stream);
     if (offset > size_of_symbol || bytes > size_of_symbol - offset)
         return fail(cudaErrorInvalidValue);
     symbol_add(symbol, size_of_symbol);
     char *place = (char *)symbol + offset;
-    return to_symbol ? copy(place, host, bytes, kind, s, wait)
-                     : copy(host, place, bytes, kind, s, wait);
+    return to_symbol ? copy(place, host, bytes, kind, stream, true)
+                     : copy(host, place, bytes, kind, stream, true);
 }
 
 cudaError_t sim_symbol_address(void **pointer, void *symbol, size_t size_of_symbol) {
-    cudaError_t error = enter("cudaGetSymbolAddress", param.query_device_us, NEEDS_CONTEXT);
-    if (error != cudaSuccess)
-        return error;
+    ENTER_AS("cudaGetSymbolAddress", param.query_device_us, NEEDS_CONTEXT);
     symbol_add(symbol, size_of_symbol);
     *pointer = symbol;
     return cudaSuccess;

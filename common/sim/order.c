@@ -4,8 +4,7 @@
 // in vector clocks, which streams pass on through events, the host's synchronizing and the
 // default stream's rules. It does not matter for a report whether this run went wrong.
 //
-// A copy's bytes are known. Of a kernel only the pointer is, so it counts as touching the
-// first byte that the pointer points to: two chunks of one allocation are never mixed up.
+// The bytes of a copy are known, and those of a kernel have been watched.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -26,8 +25,7 @@ static void reserve(struct order *order, int count) {
     if (order->count >= count)
         return;
     order->seen = realloc(order->seen, (size_t)count * sizeof *order->seen);
-    memset(order->seen + order->count, 0,
-           (size_t)(count - order->count) * sizeof *order->seen);
+    memset(order->seen + order->count, 0, (size_t)(count - order->count) * sizeof *order->seen);
     order->count = count;
 }
 
@@ -60,12 +58,11 @@ void order_submit(struct op *op) {
     stream->order.seen[stream->index] = op->seq;
     op->serial = ++sim.serial;
     if (op->kind == OP_COPY || op->kind == OP_MEMSET || op->kind == OP_GRAPH ||
-        (op->kind == OP_KERNEL && op->launch->accesses > 0))
+        (op->kind == OP_KERNEL && op->launch->touches))
         order_copy(&op->order, &stream->order);
 }
 
 // ---- Lines that say `unordered on purpose`
-// -------------------------------------------------
 static struct {
     const char *file;
     const int *lines;
@@ -105,17 +102,16 @@ static void report(const struct access_log *first, const struct access_log *seco
              first->number);
     snprintf(other, sizeof other, second->number ? "stream %d" : "the default stream",
              second->number);
-    fprintf(
-        stderr,
-        "sim: unordered access: %s (%s, %s:%d) %s what %s (%s, %s:%d) %s (%zu bytes at "
-        "%s); "
-        "missing edge: record an event after line %d in %s and make %s wait for it before "
-        "line %d\n",
-        second->name, other, second->site.file, second->site.line,
-        second->writes ? "writes" : "reads", first->name, one, first->site.file,
-        first->site.line, first->writes ? "writes" : "reads", a->bytes,
-        a->name[0] ? a->name : "an allocation", first->site.line, one, other,
-        second->site.line);
+    fprintf(stderr,
+            "sim: unordered access: %s (%s, %s:%d) %s what %s (%s, %s:%d) %s (%zu bytes at "
+            "%s); "
+            "missing edge: record an event after line %d in %s and make %s wait for it before "
+            "line %d\n",
+            second->name, other, second->site.file, second->site.line,
+            second->writes ? "writes" : "reads", first->name, one, first->site.file,
+            first->site.line, first->writes ? "writes" : "reads", a->bytes,
+            a->name[0] ? a->name : "an allocation", first->site.line, one, other,
+            second->site.line);
 }
 
 // Notes that an op touches [pointer, pointer + bytes) and compares it with earlier notes.
@@ -145,21 +141,16 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
             continue;
         }
         bool overlap = log->begin < now.end && now.begin < log->end;
-        bool before =
-            log->stream < op->order.count && log->seq <= op->order.seen[log->stream];
+        bool before = log->stream < op->order.count && log->seq <= op->order.seen[log->stream];
         if (overlap && !before && (log->writes || writes)) {
             bool first = log->serial < now.serial;
             report(first ? log : &now, first ? &now : log, a);
         }
     }
     if (same == NULL) {
-        if (a->logs ==
-            LOGS_MAX)  // forget the oldest: a report may be missed, never made up
+        if (a->logs == LOGS_MAX)  // forget the oldest: a report may be missed, never made up
             memmove(a->log, a->log + 1, (size_t)--a->logs * sizeof *a->log);
-        if (a->logs == a->log_size) {
-            a->log_size = a->log_size ? 2 * a->log_size : 4;
-            a->log = realloc(a->log, (size_t)a->log_size * sizeof *a->log);
-        }
+        a->log = grow(a->log, a->logs, sizeof *a->log);
         same = &a->log[a->logs++];
     }
     *same = now;

@@ -94,8 +94,7 @@ static void parse(const char *file, char *text) {
         if (strcmp(name, "name") == 0) {
             // Nothing that it prints may pass for hardware.
             bool says_so = strstr(value, "imulated") != NULL;
-            snprintf(param.name, sizeof param.name, "%s%s", says_so ? "" : "Simulated ",
-                     value);
+            snprintf(param.name, sizeof param.name, "%s%s", says_so ? "" : "Simulated ", value);
         } else if (key == KEYS)
             die("%s:%d: no parameter is called %s", file, line, name);
         else if (seen[key])
@@ -110,8 +109,8 @@ static void parse(const char *file, char *text) {
             die("%s:%d: the parameter %s is missing", file, line, keys[key].key);
     if (param.name[0] == '\0')
         die("%s:%d: the parameter name is missing", file, line);
-    if (param.sms < 1 || param.sms > SMS_MAX || param.clock_mhz <= 0 ||
-        param.queue_depth < 1 || param.queue_depth > RING / 2 || param.memory_gbps <= 0)
+    if (param.sms < 1 || param.sms > SMS_MAX || param.clock_mhz <= 0 || param.queue_depth < 1 ||
+        param.queue_depth > RING / 2 || param.memory_gbps <= 0)
         die("%s:%d: sms must be 1 .. %d, queue_depth 1 .. %d, clock_mhz and memory_gbps "
             "above zero",
             file, line, SMS_MAX, RING / 2);
@@ -146,8 +145,7 @@ double table_at(const struct table *x, const struct table *y, double at) {
         return y->value[0];
     for (int i = 1; i < x->count; i++)
         if (at <= x->value[i])
-            return y->value[i - 1] + (at - x->value[i - 1]) /
-                                         (x->value[i] - x->value[i - 1]) *
+            return y->value[i - 1] + (at - x->value[i - 1]) / (x->value[i] - x->value[i - 1]) *
                                          (y->value[i] - y->value[i - 1]);
     return y->value[x->count - 1];
 }

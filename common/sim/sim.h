@@ -3,36 +3,37 @@
 // `sim.now` is where the host is, `sim.gpu` how far the devices have been worked out.
 //
 //   params.c  the parameter file            clock.c   libc's clocks, on virtual time
+//   calls.c   what every call does, errors  device.c  devices and their attributes
+//   stream.c  streams and events            launch.c  launches
+//   graph.c   capture and graphs            memory.c  allocations, copies, host pointers
 //   engine.c  when each op starts and ends  kernel.c  running kernels' bodies, their length
-//   api.c     streams, events, errors       memory.c  allocations, copies, host pointers
-//   graph.c   capture and graphs            order.c   reports of unordered access
-//   watch.c   what a body touches           trace.c   SIM_TRACE
+//   watch.c   what a body touches           order.c   reports of unordered access
+//   trace.c   SIM_TRACE
 #ifndef SIM_H
 #define SIM_H
 
 #include "include/cuda_runtime.h"
 
-#define SIM_PARAMS(P)                                                                        \
-    P(compute_major) P(compute_minor) P(sms) P(peak_clock_mhz) P(clock_mhz)                  \
-    P(cold_clock_mhz) P(cold_after_us) P(clock_ramp_us) P(threads_per_sm) P(blocks_per_sm)   \
-    P(registers_per_sm) P(shared_per_sm_kib) P(shared_per_block_kib) P(shared_optin_kib)     \
-    P(shared_reserved_kib) P(memory_gib) P(l2_mib) P(memory_clock_khz) P(memory_bus_bits)    \
-    P(driver_version) P(runtime_version) P(host_step_ns) P(clock_read_us)                    \
-    P(cpu_clock_read_us) P(yield_us) P(sleep_extra_us) P(context_us) P(first_launch_us)      \
-    P(launch_us) P(other_kernel_us) P(record_timing_us) P(record_us) P(wait_event_us) P(wait_other_device_us) P(query_us) P(sync_us)    \
-    P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) P(graph_instantiate_us)       \
-    P(graph_instantiate_node_us) P(capture_us) P(malloc_us) P(free_us) P(host_alloc_us)      \
-    P(stream_create_us) P(event_create_us) P(query_device_us) P(last_error_us) P(submit_us)  \
-    P(notify_us) P(kernel_us) P(event_timing_us) P(event_drain_us) P(event_us) P(hop_us) P(engine_switch_us)     \
-    P(graph_us) P(graph_node_us) P(graph_join_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us)             \
-    P(cold_return_us) P(cold_calls) P(cold_factor) P(pinned_h2d_gbps)       \
-    P(pinned_d2h_gbps) P(both_directions) P(pageable_h2d_gbps) P(pageable_d2h_gbps)          \
-    P(staged_bytes) P(staging_gbps) P(copy_setup_us) P(copy_engines) P(d2d_gbps)             \
-    P(peer_gbps) P(memory_gbps) P(sm_gbps)
+#define SIM_PARAMS(P) \
+    P(compute_major) P(compute_minor) P(sms) P(peak_clock_mhz) P(clock_mhz) \
+    P(cold_clock_mhz) P(cold_after_us) P(clock_ramp_us) P(threads_per_sm) P(blocks_per_sm) \
+    P(registers_per_sm) P(shared_per_sm_kib) P(shared_per_block_kib) P(shared_optin_kib) \
+    P(shared_reserved_kib) P(memory_gib) P(l2_mib) P(memory_clock_khz) P(memory_bus_bits) \
+    P(driver_version) P(runtime_version) P(clock_read_us) P(cpu_clock_read_us) P(yield_us) \
+    P(sleep_extra_us) P(context_us) P(first_launch_us) P(launch_us) P(other_kernel_us) \
+    P(record_timing_us) P(record_us) P(wait_event_us) P(wait_other_device_us) P(query_us) \
+    P(sync_us) P(copy_us) P(memset_us) P(host_func_us) P(graph_launch_us) \
+    P(graph_instantiate_us) P(graph_instantiate_node_us) P(capture_us) P(malloc_us) \
+    P(free_us) P(host_alloc_us) P(stream_create_us) P(event_create_us) P(query_device_us) \
+    P(last_error_us) P(submit_us) P(notify_us) P(kernel_us) P(event_timing_us) \
+    P(event_drain_us) P(event_us) P(hop_us) P(engine_switch_us) P(graph_us) P(graph_node_us) \
+    P(graph_join_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us) P(cold_return_us) \
+    P(cold_calls) P(cold_factor) P(pinned_h2d_gbps) P(pinned_d2h_gbps) P(both_directions) \
+    P(pageable_h2d_gbps) P(pageable_d2h_gbps) P(staged_bytes) P(staging_gbps) \
+    P(copy_setup_us) P(copy_engines) P(d2d_gbps) P(peer_gbps) P(memory_gbps) P(sm_gbps)
 #define SIM_TABLES(T) T(block_wait_us) T(block_wake_us) T(block_cpu_us)
 
-enum { TABLE_MAX = 8, DEVICES_MAX = 8, SMS_MAX = 256,
-       DISPATCH_MAX = 512, RING = 4096 };
+enum { TABLE_MAX = 8, DEVICES_MAX = 8, SMS_MAX = 256, DISPATCH_MAX = 512, RING = 4096 };
 
 struct table {
     int count;
@@ -63,7 +64,13 @@ struct order {
 };
 
 enum op_kind { OP_KERNEL, OP_COPY, OP_MEMSET, OP_HOST, OP_GRAPH, OP_RECORD, OP_WAIT, OP_FREE };
-enum engine { ENGINE_NONE = -1, ENGINE_H2D, ENGINE_D2H, ENGINES };
+// What copies, NONE: the SMs do; UNUSED: a stream has had no work yet.
+enum engine { ENGINE_UNUSED = -2, ENGINE_NONE, ENGINE_H2D, ENGINE_D2H, ENGINES };
+
+// What an SM has free, or a block takes of it.
+struct sm {
+    int threads, blocks, shared;
+};
 
 // One piece of work: an entry of a stream's queue, or a node of a graph.
 struct op {
@@ -85,14 +92,13 @@ struct op {
     struct CUevent_st *event;
     struct sim_launch *launch;   // OP_KERNEL, with its arguments behind it
     struct kernel *kernel;
-    struct page *pages;          // what a body run ahead of time is to change at the end
-    struct seen *seen;           // what launches of this kind do, if seen_key still says so
-    uint64_t seen_key;
-    bool ran;
+    struct page *pages;          // what its body is to change at the end
+    struct touched *touched;     // what its body touches
+    bool repeated;               // ... as the last launch of this kind did: it did not run
     unsigned blocks_left, blocks_to_place;
     double block_us;
     struct slot *slot;
-    size_t shared_each;          // what each of its blocks takes of an SM
+    struct sm each;              // what each of its blocks takes of an SM
     cudaError_t fault;
     void *to;                    // OP_COPY, OP_MEMSET, OP_FREE
     const void *from;
@@ -120,7 +126,7 @@ struct CUstream_st {
     struct op *head, *tail;
     uint64_t last_seq, done_seq;
     double ring[RING];           // when the op of that number (modulo RING) ended
-    int last_class;              // what the last kernel or copy ran on, and when it ended
+    enum engine last_engine;     // what the last kernel or copy ran on, and when it ended
     double last_end;
     bool drained;                // no work since the last record
     struct order order;
@@ -139,7 +145,7 @@ struct CUevent_st {
     struct order order;
     struct capture *capture;     // recorded inside this capture, ...
     int *tips, tip_count;        // ... behind these nodes
-    struct CUevent_st *next_free;
+    struct CUevent_st *next;
     int number, recorded_in;     // for the trace: among all events; the stream, ...
     uint64_t record;             // ... and number, of the latest record
 };
@@ -151,7 +157,7 @@ struct device {
     unsigned peers;              // devices whose memory it may use
     struct CUstream_st *legacy, *per_thread;
     size_t memory_used;
-    struct { int threads, blocks, shared; } sm[SMS_MAX];  // what is free
+    struct sm sm[SMS_MAX];       // what is free
     struct op *dispatch[DISPATCH_MAX];  // kernels with blocks still to place, in order
     int dispatch_count, next_sm;
     struct op *engine[ENGINES];
@@ -175,48 +181,71 @@ extern struct sim {
     uint64_t serial;
 } sim;
 
+// calls.c
+enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8 };
+cudaError_t enter(const char *call, double cost_us, int needs);
+cudaError_t fail(cudaError_t error);  // sets the last error and returns it
+cudaError_t outcome(void);            // of a wait: what broke the context, if anything
+_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void *grow(void *array, int count, size_t item);  // room for one more than `count`
+#define RETURN_ERROR(call)                                                                     \
+    do {                                                                                       \
+        cudaError_t error_ = call;                                                             \
+        if (error_ != cudaSuccess)                                                             \
+            return error_;                                                                     \
+    } while (0)
+#define ENTER_AS(name, cost, needs) RETURN_ERROR(enter(name, cost, needs))
+#define ENTER(cost, needs)          ENTER_AS(__func__, cost, needs)
+#define FIND(handle, stream)                                                                   \
+    struct CUstream_st *stream;                                                                \
+    RETURN_ERROR(find_stream(handle, &stream))
+
+// device.c
+enum wait_how { WAIT_SPIN, WAIT_BLOCK };
+void devices_make(const char *how_many);
+struct device *current_device(void);
+void create_context(struct device *device);
+enum wait_how device_wait_how(const struct device *device);
+void device_wait_idle(struct device *device, enum wait_how how);
+
+// stream.c
+struct CUstream_st *known_stream(cudaStream_t handle);  // NULL: it is none
+cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream);
+cudaError_t enqueue(struct CUstream_st *stream, struct op *op);  // or capture it
+void event_recorded(struct CUevent_st *event, const struct op *op, double now);
+
+// launch.c
+struct kernel {
+    const void *function;
+    bool loaded[DEVICES_MAX];
+    int max_dynamic_shared;
+    size_t static_shared;  // its __shared__ variables, known once it has run
+    bool barriers;         // it calls __syncthreads
+    bool uneven;           // its threads do not all wait alike
+    struct kernel *next;
+};
+struct kernel *kernel_of(const void *function);
+size_t kernel_shared(const struct kernel *kernel, size_t dynamic);  // of one block, as an SM counts
+int in_whole_warps(uint64_t threads);
+
 // engine.c
 struct op *op_new(enum op_kind kind, const char *name);
 void op_free(struct op *op);
 void submit(struct CUstream_st *stream, struct op *op);
 void gpu_advance(double until);
-enum wait_how { WAIT_SPIN, WAIT_BLOCK };
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
 void host_busy(double us);
 bool stream_done(const struct CUstream_st *stream, uint64_t seq);
 struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority);
-void engine_float(struct op *op);    // a graph's node: starts when ready, in no stream
-void engine_abort(void);             // a kernel broke the context: nothing runs any more
+void engine_float(struct op *op);           // a graph's node: starts when ready, in no stream
 void engine_done(struct op *op, double now);
+void sticky_error(cudaError_t error);       // a kernel broke the context: nothing runs any more
 double clock_ghz(const struct device *device, double at);
 
-// api.c
-enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8 };
-cudaError_t enter(const char *call, double cost_us, int needs);
-cudaError_t fail(cudaError_t error);  // sets the last error and returns it
-struct device *current_device(void);
-cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream);
-void sticky_error(cudaError_t error);
-void device_wait_idle(struct device *device, enum wait_how how);
-void event_recorded(struct CUevent_st *event, const struct op *op, double now);
-enum wait_how device_wait_how(const struct device *device);
-_Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-#define ENTER(cost, needs)                                                                   \
-    do {                                                                                     \
-        cudaError_t entered = enter(__func__, cost, needs);                                  \
-        if (entered != cudaSuccess)                                                          \
-            return entered;                                                                  \
-    } while (0)
-
 // kernel.c
-struct kernel *kernel_find(const void *function, const char *name);
-bool *kernel_loaded(struct kernel *kernel, int device);
-int *kernel_max_shared(struct kernel *kernel);
 int64_t kernel_clock(const void *place);
-void kernel_begin(struct op *op);   // at the start: how long will a block take?
-void kernel_effects(struct op *op); // at the end: its writes become visible
-size_t kernel_static_shared(const struct kernel *kernel);
-size_t kernel_shared(const struct op *op);  // of one block, as an SM counts it
+void kernel_begin(struct op *op);    // at the start: how long will a block take?
+void kernel_effects(struct op *op);  // at the end: its writes become visible
 void install_signal_handlers(void);
 
 // watch.c
@@ -228,6 +257,8 @@ struct span {
     bool written;
 };
 struct touched {  // all that a body touched
+    int users;
+    uint64_t kind;               // of the launch: kernel.c
     struct span *span;
     int spans;
     bool pure;                   // it depends on nothing else, and not on what it wrote itself
@@ -237,7 +268,8 @@ struct touched {  // all that a body touched
 };
 void watch_begin(void);
 void watch_restore(void);
-struct page *watch_end(struct touched *touched);
+struct touched *watch_end(struct page **written);
+void touched_release(struct touched *touched);
 void pages_put_in_place(struct page *pages);
 void pages_free(struct page *pages);
 
@@ -252,7 +284,7 @@ struct allocation {
     int faults;                  // how often a kernel came to closed pages of it
     char name[48];
     struct access_log *log;      // who touched it, in order.c
-    int logs, log_size;
+    int logs;
     struct allocation *next_freed;
 };
 struct allocation *allocation_at(const void *pointer);
@@ -263,7 +295,6 @@ void allocations_close(void);
 void allocation_release(void *pointer);
 bool host_can_read(const void *pointer);
 void copy_effects(struct op *op);
-cudaError_t enqueue(struct CUstream_st *stream, struct op *op);  // or capture it
 
 // order.c
 void order_join(struct order *into, const struct order *from);

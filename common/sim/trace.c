@@ -52,8 +52,6 @@ void trace_call(const char *name) {
     trace_close();
     call = (struct log_call){
         .call = ++calls, .name = NULL, .start = sim.now, .stream = -1, .event = -1, .from = -1};
-    if (strcmp(name, "cudaEventRecordWithFlags") == 0)
-        name = "cudaEventRecord";
     for (size_t i = 0; i < sizeof traced / sizeof traced[0]; i++)
         if (strcmp(name, traced[i]) == 0)
             call.name = traced[i];

@@ -59,7 +59,7 @@ static bool is_own(const char *p) {
     uintptr_t distance = (uintptr_t)p - (uintptr_t)&here + NEAR;
     return distance < 2 * NEAR || within(p, &threadIdx, sizeof threadIdx) ||
            within(p, &blockIdx, sizeof blockIdx) || within(p, &blockDim, sizeof blockDim) ||
-           within(p, &gridDim, sizeof gridDim) || within(p, &sim_clock_reads, sizeof(int));
+           within(p, &gridDim, sizeof gridDim) || within(p, sim_args, SIM_ARGS_BYTES);
 }
 
 // The entry of the allocation that holds the bytes, a new one if need be; NULL for none.
@@ -69,8 +69,7 @@ static struct watched *find_watched(char *begin, char *end) {
             end <= watched[i].allocation->base + watched[i].allocation->bytes)
             return &watched[i];
     struct allocation *a = allocation_at(begin);
-    if (a == NULL || a->symbol || end > a->base + a->bytes ||
-        watched_count == TOUCHED_MAX) {
+    if (a == NULL || a->symbol || end > a->base + a->bytes || watched_count == TOUCHED_MAX) {
         pure &= is_own(begin);  // if not, a global or shared variable, or about to fault
         return NULL;
     }
@@ -146,20 +145,18 @@ static void add_spans(struct touched *t, const struct watched *w, bool written) 
     }
 }
 
-// Takes the body's writes back, and tells what it touched.
-struct page *watch_end(struct touched *t) {
-    struct page *written = pages;
+// Takes the body's writes back into `pages`, and tells what it touched.
+struct touched *watch_end(struct page **written) {
+    struct touched *t = calloc(1, sizeof *t);
     watching = false;
     for (struct page *page = pages; page != NULL; page = page->next)
         memcpy(page->after, page->at, PAGE);
     watch_restore();
+    *written = pages;
     pages = NULL;
-    free(t->span);
-    free(t->in);
+    t->users = 1;
     t->span = malloc(SPANS_MAX * sizeof *t->span);
     t->in = malloc(sizeof *t->in * (size_t)(watched_count + 1));
-    t->spans = 0;
-    t->bytes = 0.0;
     t->allocations = watched_count;
     for (int i = 0; i < watched_count; i++) {
         struct watched *w = &watched[i];
@@ -179,7 +176,15 @@ struct page *watch_end(struct touched *t) {
     }
     t->span = realloc(t->span, sizeof *t->span * (size_t)(t->spans + 1));
     t->pure = pure;
-    return written;
+    return t;
+}
+
+void touched_release(struct touched *t) {
+    if (t == NULL || --t->users > 0)
+        return;
+    free(t->span);
+    free(t->in);
+    free(t);
 }
 
 // Only what the body changed is put in place: others may have written the rest since.
@@ -203,40 +208,7 @@ void pages_free(struct page *page) {
     }
 }
 
-// What the compiler puts before each load and store.
-#define WATCH(name, bytes, writes)                                                         \
-    void name(void *p);                                                                    \
-    void name(void *p) {                                                                   \
-        if (watching)                                                                      \
-            watch(p, bytes, writes);                                                       \
-    }
-#define WATCH_SIZE(bytes)                                                                  \
-    WATCH(__tsan_read##bytes, bytes, false)                                                \
-    WATCH(__tsan_write##bytes, bytes, true)                                                \
-    WATCH(__tsan_unaligned_read##bytes, bytes, false)                                      \
-    WATCH(__tsan_unaligned_write##bytes, bytes, true)                                      \
-    WATCH(__tsan_volatile_read##bytes, bytes, false)                                       \
-    WATCH(__tsan_volatile_write##bytes, bytes, true)                                       \
-    void __tsan_read_write##bytes(void *p);                                                \
-    void __tsan_read_write##bytes(void *p) {                                               \
-        if (watching) {                                                                    \
-            watch(p, bytes, false);                                                        \
-            watch(p, bytes, true);                                                         \
-        }                                                                                  \
-    }
-WATCH_SIZE(1)
-WATCH_SIZE(2)
-WATCH_SIZE(4)
-WATCH_SIZE(8)
-WATCH_SIZE(16)
-
-void __tsan_read_range(void *p, size_t bytes);
-void __tsan_write_range(void *p, size_t bytes);
-void __tsan_init(void);
-void __tsan_func_entry(void *caller);
-void __tsan_func_exit(void);
-void __tsan_vptr_update(void **vptr, void *value);
-void __tsan_vptr_read(void **vptr);
+// ---- What the compiler puts before each load and store
 void __tsan_read_range(void *p, size_t bytes) {
     if (watching && bytes > 0)
         watch(p, bytes, false);
@@ -245,9 +217,23 @@ void __tsan_write_range(void *p, size_t bytes) {
     if (watching && bytes > 0)
         watch(p, bytes, true);
 }
-void *__tsan_memcpy(void *to, const void *from, size_t bytes);
-void *__tsan_memmove(void *to, const void *from, size_t bytes);
-void *__tsan_memset(void *to, int value, size_t bytes);
+#define WATCH_SIZE(bytes)                                                                      \
+    void __tsan_read##bytes(void *p) { __tsan_read_range(p, bytes); }                          \
+    void __tsan_write##bytes(void *p) { __tsan_write_range(p, bytes); }                        \
+    void __tsan_unaligned_read##bytes(void *p) { __tsan_read_range(p, bytes); }                \
+    void __tsan_unaligned_write##bytes(void *p) { __tsan_write_range(p, bytes); }              \
+    void __tsan_volatile_read##bytes(void *p) { __tsan_read_range(p, bytes); }                 \
+    void __tsan_volatile_write##bytes(void *p) { __tsan_write_range(p, bytes); }               \
+    void __tsan_read_write##bytes(void *p) {                                                   \
+        __tsan_read_range(p, bytes);                                                           \
+        __tsan_write_range(p, bytes);                                                          \
+    }
+WATCH_SIZE(1)
+WATCH_SIZE(2)
+WATCH_SIZE(4)
+WATCH_SIZE(8)
+WATCH_SIZE(16)
+
 void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
     __tsan_read_range((void *)(uintptr_t)from, bytes);
     __tsan_write_range(to, bytes);
@@ -264,39 +250,19 @@ void *__tsan_memset(void *to, int value, size_t bytes) {
 }
 
 // Atomics come as calls too. (A compiler that wants more of them names it when it links.)
-#define ATOMIC_UPDATE(bits, what)                                                          \
-    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *, uint##bits##_t, int);    \
-    uint##bits##_t __tsan_atomic##bits##_##what(uint##bits##_t *p, uint##bits##_t v,       \
-                                                int order) {                               \
-        (void)order;                                                                       \
-        return __atomic_##what(p, v, __ATOMIC_SEQ_CST);                                    \
-    }
-#define ATOMIC(bits)                                                                       \
-    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *, int);                \
-    uint##bits##_t __tsan_atomic##bits##_load(const uint##bits##_t *p, int order) {        \
-        (void)order;                                                                       \
-        return *p;                                                                         \
-    }                                                                                      \
-    void __tsan_atomic##bits##_store(uint##bits##_t *, uint##bits##_t, int);               \
-    void __tsan_atomic##bits##_store(uint##bits##_t *p, uint##bits##_t v, int order) {     \
-        (void)order;                                                                       \
-        *p = v;                                                                            \
-    }                                                                                      \
-    ATOMIC_UPDATE(bits, fetch_add)                                                         \
-    ATOMIC_UPDATE(bits, fetch_sub)
-ATOMIC(8)
-ATOMIC(16)
-ATOMIC(32)
-ATOMIC(64)
+#define ORDER int order __attribute__((unused))
+#define ATOMIC(type, bits)                                                                     \
+    type __tsan_atomic##bits##_load(const type *p, ORDER) { return *p; }                       \
+    void __tsan_atomic##bits##_store(type *p, type v, ORDER) { *p = v; }                       \
+    type __tsan_atomic##bits##_fetch_add(type *p, type v, ORDER) { return (*p += v) - v; }     \
+    type __tsan_atomic##bits##_fetch_sub(type *p, type v, ORDER) { return (*p -= v) + v; }
+ATOMIC(uint8_t, 8)
+ATOMIC(uint16_t, 16)
+ATOMIC(uint32_t, 32)
+ATOMIC(uint64_t, 64)
 
 void __tsan_init(void) {}
-void __tsan_func_entry(void *caller) {
-    (void)caller;
-}
+void __tsan_func_entry(void *caller) { (void)caller; }
 void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **vptr, void *value) {
-    (void)vptr, (void)value;
-}
-void __tsan_vptr_read(void **vptr) {
-    (void)vptr;
-}
+void __tsan_vptr_update(void **vptr, void *value) { (void)vptr, (void)value; }
+void __tsan_vptr_read(void **vptr) { (void)vptr; }

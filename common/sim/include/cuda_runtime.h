@@ -16,11 +16,19 @@
 #define LAB_SIMULATED   1
 #define CUDART_VERSION  13000
 #define __CUDACC__      1
+#ifdef __CUDA__  // an editor's clang knows CUDA itself: make compile-commands
+#define __global__      __attribute__((global))
+#define __device__      __attribute__((device))
+#define __host__        __attribute__((host))
+#define __constant__    __attribute__((constant))
+#define __shared__      __attribute__((shared))
+#else
 #define __global__
 #define __device__
 #define __host__
 #define __constant__
 #define __shared__      static  // blocks run one after another, so one copy serves them all
+#endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
@@ -63,7 +71,7 @@ typedef void (*cudaHostFn_t)(void *user);
 enum {
     cudaStreamDefault = 0, cudaStreamNonBlocking = 1,
     cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2,
-    cudaEventRecordDefault = 0, cudaEventWaitDefault = 0,
+    cudaEventWaitDefault = 0,
     cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1, cudaDeviceScheduleYield = 2,
     cudaDeviceScheduleBlockingSync = 4, cudaDeviceBlockingSync = 4,
     cudaDeviceScheduleMask = 7, cudaDeviceMapHost = 8,
@@ -82,10 +90,6 @@ enum cudaStreamCaptureStatus {
     cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive,
     cudaStreamCaptureStatusInvalidated,
 };
-enum cudaGraphNodeType {
-    cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset,
-    cudaGraphNodeTypeHost, cudaGraphNodeTypeGraph, cudaGraphNodeTypeEmpty,
-};
 typedef struct cudaGraphEdgeData {
     unsigned char from_port, to_port, type, reserved[5];
 } cudaGraphEdgeData;
@@ -93,38 +97,26 @@ typedef struct cudaGraphEdgeData {
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxBlockDimX, cudaDevAttrMaxBlockDimY,
     cudaDevAttrMaxBlockDimZ, cudaDevAttrMaxGridDimX, cudaDevAttrMaxGridDimY,
-    cudaDevAttrMaxGridDimZ, cudaDevAttrMaxSharedMemoryPerBlock = 8,
-    cudaDevAttrWarpSize = 10, cudaDevAttrMaxRegistersPerBlock = 12,
-    cudaDevAttrClockRate = 13, cudaDevAttrGpuOverlap = 15,
-    cudaDevAttrMultiProcessorCount = 16, cudaDevAttrKernelExecTimeout = 17,
-    cudaDevAttrIntegrated = 18, cudaDevAttrCanMapHostMemory = 19,
-    cudaDevAttrComputeMode = 20,
-    cudaDevAttrConcurrentKernels = 31, cudaDevAttrEccEnabled = 32, cudaDevAttrPciBusId = 33,
-    cudaDevAttrPciDeviceId = 34, cudaDevAttrMemoryClockRate = 36,
-    cudaDevAttrGlobalMemoryBusWidth = 37, cudaDevAttrL2CacheSize = 38,
-    cudaDevAttrMaxThreadsPerMultiProcessor = 39, cudaDevAttrAsyncEngineCount = 40,
-    cudaDevAttrUnifiedAddressing = 41, cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76, cudaDevAttrStreamPrioritiesSupported = 78,
+    cudaDevAttrMaxGridDimZ, cudaDevAttrMaxSharedMemoryPerBlock, cudaDevAttrWarpSize = 10,
+    cudaDevAttrMaxRegistersPerBlock = 12, cudaDevAttrClockRate = 13,
+    cudaDevAttrMultiProcessorCount = 16, cudaDevAttrIntegrated = 18,
+    cudaDevAttrCanMapHostMemory = 19, cudaDevAttrConcurrentKernels = 31,
+    cudaDevAttrMemoryClockRate = 36, cudaDevAttrGlobalMemoryBusWidth, cudaDevAttrL2CacheSize,
+    cudaDevAttrMaxThreadsPerMultiProcessor, cudaDevAttrAsyncEngineCount,
+    cudaDevAttrUnifiedAddressing, cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor, cudaDevAttrStreamPrioritiesSupported = 78,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrMaxRegistersPerMultiprocessor = 82,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-    cudaDevAttrMaxBlocksPerMultiprocessor = 106,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrMaxBlocksPerMultiprocessor = 106,
     cudaDevAttrReservedSharedMemoryPerBlock = 111,
 };
 struct cudaDeviceProp {
     char name[256];
-    size_t totalGlobalMem, sharedMemPerBlock;
+    size_t totalGlobalMem, totalConstMem;
+    size_t sharedMemPerBlock, sharedMemPerMultiprocessor, sharedMemPerBlockOptin;
     int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
-    size_t totalConstMem;
     int major, minor, multiProcessorCount, integrated, canMapHostMemory, concurrentKernels;
-    int ECCEnabled, pciBusID, pciDeviceID, pciDomainID, asyncEngineCount, unifiedAddressing;
-    int memoryBusWidth, l2CacheSize, maxThreadsPerMultiProcessor, streamPrioritiesSupported;
-    size_t sharedMemPerMultiprocessor, sharedMemPerBlockOptin, reservedSharedMemPerBlock;
-    int regsPerMultiprocessor, maxBlocksPerMultiProcessor;
-};
-struct cudaFuncAttributes {
-    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
-    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes;
+    int pciBusID, pciDeviceID, pciDomainID, asyncEngineCount, unifiedAddressing;
+    int memoryBusWidth, l2CacheSize, maxThreadsPerMultiProcessor, maxBlocksPerMultiProcessor;
 };
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
@@ -145,10 +137,8 @@ cudaError_t cudaDeviceReset(void);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device);
-cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
-cudaError_t cudaDeviceDisablePeerAccess(int peer);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 
@@ -159,7 +149,6 @@ cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream);
 cudaError_t cudaMallocHost(void **pointer, size_t bytes);
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags);
-cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
 cudaError_t cudaFreeHost(void *pointer);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
@@ -181,9 +170,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags);
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority);
-cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
                                 unsigned flags SIM_OR(0));
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user);
@@ -192,8 +178,6 @@ cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream SIM_OR(0));
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream SIM_OR(0),
-                                     unsigned flags SIM_OR(0));
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop);
@@ -204,10 +188,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
                                   enum cudaStreamCaptureStatus *status);
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count);
-cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count);
 cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to,
                               cudaGraphEdgeData *data, size_t *count);
-cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                  unsigned long long flags SIM_OR(0));
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
@@ -215,56 +197,50 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-// The simulation itself: work that the host is to be charged for, and the yardstick of
-// common/clock.h, which takes `steps` steps and returns the nanoseconds of one.
+// The simulation itself: work that the host is to be charged for.
 void sim_host_work(double ns);
-double sim_host_step(int steps);
 
-// What a launch hands to the engine. `access` holds one entry a pointer argument.
-enum { SIM_ARGS_MAX = 32 };
-struct sim_access { const void *pointer; bool writes; };
+// What a launch hands to the engine.
+enum { SIM_ARGS_BYTES = 4096, SIM_POINTERS_MAX = 32 };
 struct sim_launch {
     const void *function;                // the kernel, and what identifies it
-    void (*run_block)(const void *function, const void *args);  // all threads of one block
     void (*run_thread)(const void *function, const void *args);
     const char *name, *file;
     int line;
-    bool opaque;                         // a struct argument may hold pointers
     dim3 grid, block;
     size_t shared;
     cudaStream_t stream;
     const void *args;
     size_t args_bytes;
     uint64_t args_hash;
-    int accesses;
-    struct sim_access access[SIM_ARGS_MAX];
+    bool touches;                        // an argument is a pointer, or a struct that may hold one
+    int pointers;
+    const void *pointer[SIM_POINTERS_MAX];
 };
 cudaError_t sim_launch(const struct sim_launch *launch);
 void sim_region(const char *name);  // NULL: it ends; common/device.h
 void sim_site(const char *file, int line, const char *arguments);
 void sim_unordered_on_purpose(const char *file, const int *lines);
 void sim_use_per_thread_stream(void);
-cudaError_t sim_symbol_copy(const char *call, void *symbol, size_t size, void *host,
-                            size_t bytes, size_t offset, bool to_symbol, bool wait,
-                            enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t sim_symbol_copy(void *symbol, size_t size, void *host, size_t bytes, size_t offset,
+                            bool to_symbol, enum cudaMemcpyKind kind);
 cudaError_t sim_symbol_address(void **pointer, void *symbol, size_t size);
-cudaError_t sim_function_attributes(struct cudaFuncAttributes *attributes,
-                                    const void *function);
 cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value);
 cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t shared);
 
 // Inside kernels. Threads of a block run one after another, so plain globals will do.
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
+extern __device__ uint3 threadIdx, blockIdx;
+extern __device__ dim3 blockDim, gridDim;
 extern char sim_dynamic_shared[];
-extern int sim_clock_reads;
-long long clock64(void);
-unsigned long long sim_globaltimer(void);
-unsigned sim_smid(void);
-void sim_thread_end(void);
+extern char sim_args[];  // of the launch whose body runs
+__device__ long long clock64(void);
+__device__ unsigned long long sim_globaltimer(void);
+__device__ unsigned sim_smid(void);
 void sim_static_shared(size_t bytes);
+__device__ void __nanosleep(unsigned ns);
+#ifndef __CUDA__
 void __syncthreads(void);
-void __nanosleep(unsigned ns);
+#endif
 #ifdef __cplusplus
 }
 #include "sim_launch.h"

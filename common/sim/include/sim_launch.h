@@ -18,46 +18,21 @@ const bool sim_per_thread = (sim_use_per_thread_stream(), true);
 }
 #endif
 
-// The simulation itself is not to be watched.
-#define SIM_UNWATCHED __attribute__((no_sanitize("thread")))
-
 template <class... P>
-SIM_UNWATCHED void sim_run_thread(const void *function, const void *args) {
+__attribute__((no_sanitize("thread")))  // the simulation itself is not to be watched
+void sim_run_thread(const void *function, const void *args) {
     std::apply((void (*)(P...))function, *(const std::tuple<P...> *)args);
-    if (sim_clock_reads)
-        sim_thread_end();
-}
-
-template <class... P>
-SIM_UNWATCHED void sim_run_block(const void *function, const void *args) {
-    auto kernel = (void (*)(P...))function;
-    const std::tuple<P...> values = *(const std::tuple<P...> *)args;
-    for (unsigned z = 0; z < blockDim.z; z++)
-        for (unsigned y = 0; y < blockDim.y; y++)
-            for (unsigned x = 0; x < blockDim.x; x++) {
-                threadIdx.x = x, threadIdx.y = y, threadIdx.z = z;
-                std::apply(kernel, values);
-                if (sim_clock_reads)
-                    sim_thread_end();
-            }
 }
 
 // The argument's bytes go into the hash that tells whether the same launch was seen before.
-// Pointers are told apart by what they point to.
 template <class T> void sim_note_argument(struct sim_launch *launch, const T &value) {
     const unsigned char *byte = (const unsigned char *)&value;
-    if constexpr (!std::is_pointer_v<T>)
-        for (size_t i = 0; i < sizeof value; i++)
-            launch->args_hash = (launch->args_hash ^ byte[i]) * 1099511628211u;
-    if constexpr (std::is_class_v<T>)
-        launch->opaque = true;
-    if constexpr (std::is_pointer_v<T>) {
-        using target = std::remove_pointer_t<T>;
-        if constexpr (!std::is_function_v<target>)
-            if (launch->accesses < SIM_ARGS_MAX)
-                launch->access[launch->accesses++] = {(const void *)value,
-                                                      !std::is_const_v<target>};
-    }
+    for (size_t i = 0; i < sizeof value; i++)
+        launch->args_hash = (launch->args_hash ^ byte[i]) * 1099511628211u;
+    launch->touches |= std::is_pointer_v<T> || std::is_class_v<T>;
+    if constexpr (std::is_pointer_v<T> && !std::is_function_v<std::remove_pointer_t<T>>)
+        if (launch->pointers < SIM_POINTERS_MAX)
+            launch->pointer[launch->pointers++] = (const void *)value;
 }
 
 template <class... P> struct sim_launcher {
@@ -66,6 +41,7 @@ template <class... P> struct sim_launcher {
         static_assert((std::is_trivially_copyable_v<P> && ...),
                       "a kernel's arguments are copied byte by byte");
         std::tuple<P...> args(values...);
+        static_assert(sizeof args <= SIM_ARGS_BYTES, "a kernel has at most 4 KiB of arguments");
         launch.args = &args, launch.args_bytes = sizeof args;
         launch.args_hash = 14695981039346656037u;
         (sim_note_argument(&launch, values), ...);
@@ -81,7 +57,6 @@ sim_launcher<P...> sim_make_launcher(const char *name, const char *file, int lin
     memset((void *)&launcher, 0, sizeof launcher);
     struct sim_launch *launch = &launcher.launch;
     launch->function = (const void *)kernel;
-    launch->run_block = sim_run_block<P...>;
     launch->run_thread = sim_run_thread<P...>;
     launch->name = name, launch->file = file, launch->line = line;
     launch->grid = grid, launch->block = block;
@@ -118,9 +93,6 @@ template <class T> cudaError_t cudaHostAlloc(T **p, size_t n, unsigned flags) {
 template <class T> cudaError_t cudaMallocAsync(T **p, size_t n, cudaStream_t stream) {
     return cudaMallocAsync((void **)p, n, stream);
 }
-template <class T> cudaError_t cudaHostGetDevicePointer(T **p, void *host, unsigned flags) {
-    return cudaHostGetDevicePointer((void **)p, host, flags);
-}
 static inline cudaError_t cudaEventCreate(cudaEvent_t *event, unsigned flags) {
     return cudaEventCreateWithFlags(event, flags);
 }
@@ -136,35 +108,16 @@ template <class T>
 cudaError_t cudaMemcpyToSymbol(const T &symbol, const void *from, size_t bytes,
                                size_t offset = 0,
                                cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
-    return sim_symbol_copy("cudaMemcpyToSymbol", (void *)&symbol, sizeof symbol,
-                           (void *)from, bytes, offset, true, true, kind, 0);
+    return sim_symbol_copy((void *)&symbol, sizeof symbol, (void *)from, bytes, offset, true,
+                           kind);
 }
 template <class T>
 cudaError_t cudaMemcpyFromSymbol(void *to, const T &symbol, size_t bytes, size_t offset = 0,
                                  cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
-    return sim_symbol_copy("cudaMemcpyFromSymbol", (void *)&symbol, sizeof symbol, to,
-                           bytes, offset, false, true, kind, 0);
-}
-template <class T>
-cudaError_t cudaMemcpyToSymbolAsync(const T &symbol, const void *from, size_t bytes,
-                                    size_t offset, cudaMemcpyKind kind,
-                                    cudaStream_t stream = 0) {
-    return sim_symbol_copy("cudaMemcpyToSymbolAsync", (void *)&symbol, sizeof symbol,
-                           (void *)from, bytes, offset, true, false, kind, stream);
-}
-template <class T>
-cudaError_t cudaMemcpyFromSymbolAsync(void *to, const T &symbol, size_t bytes,
-                                      size_t offset, cudaMemcpyKind kind,
-                                      cudaStream_t stream = 0) {
-    return sim_symbol_copy("cudaMemcpyFromSymbolAsync", (void *)&symbol, sizeof symbol, to,
-                           bytes, offset, false, false, kind, stream);
+    return sim_symbol_copy((void *)&symbol, sizeof symbol, to, bytes, offset, false, kind);
 }
 template <class T> cudaError_t cudaGetSymbolAddress(void **pointer, const T &symbol) {
     return sim_symbol_address(pointer, (void *)&symbol, sizeof symbol);
-}
-template <class F>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, F *kernel) {
-    return sim_function_attributes(attributes, (const void *)kernel);
 }
 template <class F>
 cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute which, int value) {
@@ -177,75 +130,51 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F *kernel
 }
 
 // Device functions. Threads run one at a time, so an atomic is a plain operation.
-static const int warpSize = 32;
-static inline void __threadfence(void) {}
-static inline void __threadfence_block(void) {}
-static inline void __threadfence_system(void) {}
-static inline void __syncwarp(unsigned = 0xffffffffu) {}
-static inline float __fmaf_rn(float a, float b, float c) {
-    return fmaf(a, b, c);
+static __device__ const int warpSize = 32;
+static inline __device__ void __threadfence(void) {}
+static inline __device__ void __threadfence_block(void) {}
+static inline __device__ void __threadfence_system(void) {}
+static inline __device__ void __syncwarp(unsigned = 0xffffffffu) {}
+static inline __device__ float __fmaf_rn(float a, float b, float c) {
+    return __builtin_fmaf(a, b, c);
 }
-template <class T> T __ldg(const T *p) {
-    return *p;
-}
-template <class T, class U> T atomicAdd(T *p, U v) {
-    T old = *p;
-    *p = old + (T)v;
-    return old;
-}
-template <class T, class U> T atomicSub(T *p, U v) {
-    T old = *p;
-    *p = old - (T)v;
-    return old;
-}
-template <class T, class U> T atomicExch(T *p, U v) {
-    T old = *p;
-    *p = (T)v;
-    return old;
-}
-template <class T, class U> T atomicMax(T *p, U v) {
-    T old = *p;
-    *p = old < (T)v ? (T)v : old;
-    return old;
-}
-template <class T, class U> T atomicMin(T *p, U v) {
-    T old = *p;
-    *p = (T)v < old ? (T)v : old;
-    return old;
-}
-template <class T, class U, class V> T atomicCAS(T *p, U expected, V v) {
+template <class T> __device__ T __ldg(const T *p) { return *p; }
+#define SIM_ATOMIC(name, becomes)                                                              \
+    template <class T, class U> __device__ T name(T *p, U given) {                             \
+        T old = *p, v = (T)given;                                                              \
+        *p = becomes;                                                                          \
+        return old;                                                                            \
+    }
+SIM_ATOMIC(atomicAdd, old + v)
+SIM_ATOMIC(atomicSub, old - v)
+SIM_ATOMIC(atomicExch, v)
+SIM_ATOMIC(atomicMax, old < v ? v : old)
+SIM_ATOMIC(atomicMin, v < old ? v : old)
+#undef SIM_ATOMIC
+template <class T, class U, class V> __device__ T atomicCAS(T *p, U expected, V v) {
     T old = *p;
     *p = old == (T)expected ? (T)v : old;
     return old;
 }
 
 // Well-known functions that have no model: using one is a compile error that says so.
-#define SIM_LACKS(name)                                                                    \
-    template <class... A>                                                                  \
-    __attribute__((unavailable("the simulated device does not model " #name))) cudaError_t \
-    name(A...)
-SIM_LACKS(cudaMallocManaged);
-SIM_LACKS(cudaMemPrefetchAsync);
-SIM_LACKS(cudaMemcpy2D);
-SIM_LACKS(cudaMemcpy2DAsync);
-SIM_LACKS(cudaMallocPitch);
-SIM_LACKS(cudaHostRegister);
-SIM_LACKS(cudaHostUnregister);
-SIM_LACKS(cudaLaunchCooperativeKernel);
-SIM_LACKS(cudaLaunchKernelExC);
-SIM_LACKS(cudaStreamAddCallback);
-SIM_LACKS(cudaStreamAttachMemAsync);
-SIM_LACKS(cudaGraphCreate);
-SIM_LACKS(cudaGraphAddKernelNode);
-SIM_LACKS(cudaGraphExecUpdate);
-SIM_LACKS(cudaPointerGetAttributes);
-SIM_LACKS(cudaCreateTextureObject);
-SIM_LACKS(cudaIpcGetEventHandle);
-SIM_LACKS(cudaDeviceSetLimit);
-SIM_LACKS(__shfl_sync);
-SIM_LACKS(__shfl_down_sync);
-SIM_LACKS(__shfl_xor_sync);
-SIM_LACKS(__ballot_sync);
+#define SIM_LACKS(name)                                                                        \
+    template <class... A>                                                                      \
+    __attribute__((unavailable("the simulated device does not model " #name))) cudaError_t     \
+    name(A...);
+// clang-format off
+SIM_LACKS(cudaMallocManaged) SIM_LACKS(cudaMemPrefetchAsync) SIM_LACKS(cudaMemcpy2D)
+SIM_LACKS(cudaMemcpy2DAsync) SIM_LACKS(cudaMallocPitch) SIM_LACKS(cudaHostRegister)
+SIM_LACKS(cudaHostUnregister) SIM_LACKS(cudaHostGetDevicePointer)
+SIM_LACKS(cudaPointerGetAttributes) SIM_LACKS(cudaFuncGetAttributes)
+SIM_LACKS(cudaLaunchCooperativeKernel) SIM_LACKS(cudaLaunchKernelExC)
+SIM_LACKS(cudaStreamAddCallback) SIM_LACKS(cudaStreamAttachMemAsync)
+SIM_LACKS(cudaEventRecordWithFlags) SIM_LACKS(cudaGraphCreate) SIM_LACKS(cudaGraphAddKernelNode)
+SIM_LACKS(cudaGraphExecUpdate) SIM_LACKS(cudaGraphNodeGetType)
+SIM_LACKS(cudaCreateTextureObject) SIM_LACKS(cudaIpcGetEventHandle)
+SIM_LACKS(cudaDeviceSetLimit) SIM_LACKS(__shfl_sync) SIM_LACKS(__shfl_down_sync)
+SIM_LACKS(__shfl_xor_sync) SIM_LACKS(__ballot_sync)
+// clang-format on
 #undef SIM_LACKS
 
 // Reports and error injection name the line and, for allocations, the variable. The calls
@@ -267,5 +196,12 @@ SIM_LACKS(__ballot_sync);
 #define cudaEventRecord(...)     (SIM_HERE(), cudaEventRecord(__VA_ARGS__))
 #define cudaStreamWaitEvent(...) (SIM_HERE(), cudaStreamWaitEvent(__VA_ARGS__))
 #define cudaGraphLaunch(...)     (SIM_HERE(), cudaGraphLaunch(__VA_ARGS__))
+
+#ifdef __CUDA__  // what clang takes a launch for, and clock() in a kernel
+extern "C" __device__ clock_t clock(void);
+cudaError_t cudaConfigureCall(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0);
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
+                                     cudaStream_t stream = 0);
+#endif
 
 #endif

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+// Launches, and what is asked or set about a kernel. The engine runs them, in kernel.c.
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kernel *kernel_of(const void *function) {
+    static struct kernel *kernels;
+    for (struct kernel *k = kernels; k != NULL; k = k->next)
+        if (k->function == function)
+            return k;
+    struct kernel *k = calloc(1, sizeof *k);
+    k->function = function;
+    k->max_dynamic_shared = (int)param.shared_per_block_kib << 10;
+    k->next = kernels;
+    return kernels = k;
+}
+
+size_t kernel_shared(const struct kernel *kernel, size_t dynamic) {
+    size_t used = dynamic + kernel->static_shared;
+    return used > 0 ? used + ((size_t)param.shared_reserved_kib << 10) : 0;
+}
+
+int in_whole_warps(uint64_t threads) { return (int)((threads + 31) / 32 * 32); }
+
+static cudaError_t launch_error(const struct sim_launch *launch, const struct kernel *kernel) {
+    dim3 grid = launch->grid, block = launch->block;
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (threads == 0 || (uint64_t)grid.x * grid.y * grid.z == 0)
+        return cudaErrorInvalidConfiguration;
+    if (threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64 ||
+        grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 ||
+        launch->shared + kernel->static_shared > (size_t)kernel->max_dynamic_shared)
+        return cudaErrorInvalidValue;  // as recorded for 2,048 threads
+    return cudaSuccess;
+}
+
+// Lazy loading: a kernel's code is loaded at its first launch, on an idle device.
+static void load(struct kernel *kernel, struct device *device, bool captured) {
+    if (kernel->loaded[device->id])
+        return;
+    kernel->loaded[device->id] = true;
+    if (sim.eager)
+        return;
+    struct order keep = {0, NULL};
+    order_copy(&keep, &sim.host);  // the wait is an accident, on which no program may count
+    if (!captured)
+        device_wait_idle(device, WAIT_SPIN);
+    free(sim.host.seen);
+    sim.host = keep;
+    host_busy(param.first_launch_us);
+    gpu_advance(sim.now);
+}
+
+cudaError_t sim_launch(const struct sim_launch *launch) {
+    if (launch->line > 0)
+        sim_site(launch->file, launch->line, "");
+    const struct CUstream_st *known = known_stream(launch->stream);
+    bool captured = known != NULL && capturing(known);
+    ENTER_AS("cudaLaunchKernel", captured ? param.capture_us : param.launch_us,
+             NEEDS_CONTEXT | SUBMITS);
+    FIND(launch->stream, stream);
+    if (launch->function != sim.last_launched && !captured)
+        host_busy(param.other_kernel_us);
+    sim.last_launched = launch->function;
+    struct kernel *kernel = kernel_of(launch->function);
+    cudaError_t error = launch_error(launch, kernel);
+    if (error == cudaSuccess && stream->device != current_device())
+        error = cudaErrorInvalidResourceHandle;
+    if (error != cudaSuccess)
+        return fail(error);
+    load(kernel, stream->device, captured);
+    struct op *op = op_new(OP_KERNEL, launch->name);
+    op->kernel = kernel;
+    op->launch = malloc(sizeof *launch + launch->args_bytes);
+    *op->launch = *launch;
+    op->launch->args = memcpy(op->launch + 1, launch->args, launch->args_bytes);
+    op->blocks_left = op->blocks_to_place = launch->grid.x * launch->grid.y * launch->grid.z;
+    error = enqueue(stream, op);
+    if (error == cudaSuccess && sim.launch_blocking && !captured)
+        host_wait(stream, stream->last_seq, WAIT_SPIN);
+    return error;
+}
+
+cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value) {
+    ENTER_AS("cudaFuncSetAttribute", param.query_us, NEEDS_CONTEXT);
+    if (which == cudaFuncAttributePreferredSharedMemoryCarveout)
+        return cudaSuccess;  // a hint
+    if (which != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > (int)param.shared_optin_kib << 10)
+        return fail(cudaErrorInvalidValue);
+    kernel_of(function)->max_dynamic_shared = value;
+    return cudaSuccess;
+}
+
+cudaError_t sim_occupancy(int *blocks, const void *function, int threads, size_t shared) {
+    ENTER_AS("cudaOccupancyMaxActiveBlocksPerMultiprocessor", param.query_us, NEEDS_CONTEXT);
+    if (threads < 1 || threads > 1024)
+        return fail(cudaErrorInvalidValue);
+    size_t each = kernel_shared(kernel_of(function), shared);
+    int by_threads = (int)param.threads_per_sm / in_whole_warps((uint64_t)threads);
+    *blocks = (int)param.blocks_per_sm < by_threads ? (int)param.blocks_per_sm : by_threads;
+    if (each > 0 && ((size_t)param.shared_per_sm_kib << 10) / each < (size_t)*blocks)
+        *blocks = (int)(((size_t)param.shared_per_sm_kib << 10) / each);
+    return cudaSuccess;
+}
