@@ -2,7 +2,7 @@
 // All that the labs share: error check, clocks, samples, printed lines, device header, event
 // timer. What a lab teaches stands in the lab.
 #pragma once
-#ifdef __clang__  // behind nvcc it takes these headers for the lab's own text, and wants all used
+#ifdef __clang__  // behind nvcc it takes these for the lab's own, and wants all used
 #pragma clang diagnostic ignored "-Wunused-function"
 #endif
 
