@@ -701,22 +701,14 @@ def grade_class(options):
             print("--unsafe: programs run WITHOUT a sandbox, as you", file=sys.stderr)
         say_plan(todo, kept, old, options)
         progress = Progress(len(todo))
-        programs = bool(with_code) and not grader.no_workshop and not cluster
-        timed = programs and grader.backend == "cuda"
-        jobs = min(options.jobs, len(todo))
-        if programs and not timed and jobs > 1:
-            references_first(grader, sorted({stem for i in todo for stem in found[i][1]}))
-        if timed or jobs <= 1:
-            run_here(grader, entries, todo, progress)
-        else:
-            run_workers(grader, options, entries, todo, progress, jobs, held)
+        grade_here(options, grader, entries, found, todo, progress, held)
         progress.close()
+        if there:
+            cluster.check([intake.slug(entries[i].name) for i in there])
+            progress = Progress(len(there), "built")
+            build_first(grader, options, entries, there, progress, held)
+            progress.close()
         if cluster:
-            if there:
-                cluster.check([intake.slug(entries[i].name) for i in there])
-                progress = Progress(len(there), "built")
-                build_first(grader, options, entries, there, progress, held)
-                progress.close()
             queue = on_cluster(cluster, options, entries, there, queue)
             if queue is None:
                 return STOPPED
@@ -762,10 +754,10 @@ def print_scripts(options, grader, entries, cluster):
         queue = {}
     there = [intake.slug(entries[i].name) for i in todo if found[i][1]]
     there = [student for student in there if student not in queue]
-    scripts = cluster.scripts(there)
-    for number, part in scripts:
-        print(cluster.script(number, len(part)), end="" if number == scripts[-1][0] else "\n")
-    print(f"{len(there)} student(s) to submit, in {len(scripts)} array(s); nothing is built or "
+    arrays = cluster.arrays(there)
+    for number, part in arrays:
+        print(cluster.script(number, len(part)), end="" if number == arrays[-1][0] else "\n")
+    print(f"{len(there)} student(s) to submit, in {len(arrays)} array(s); nothing is built or "
           "submitted", file=sys.stderr)
     return ALL_GRADED
 
@@ -831,6 +823,19 @@ def grade_task(options, stems, entries):
         return ALL_GRADED if state == GRADED else COULD_NOT
     finally:
         grader.close()
+
+
+def grade_here(options, grader, entries, found, todo, progress, held):
+    """Those whom this machine grades: on a GPU one after the other, else several at once."""
+    programs = bool(grader.workshop) and not grader.no_workshop and not options.slurm
+    timed = programs and grader.backend == "cuda"
+    jobs = min(options.jobs, len(todo))
+    if programs and not timed and jobs > 1:
+        references_first(grader, sorted({stem for i in todo for stem in found[i][1]}))
+    if timed or jobs <= 1:
+        run_here(grader, entries, todo, progress)
+    else:
+        run_workers(grader, options, entries, todo, progress, jobs, held)
 
 
 def inside(out, submissions):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import runner
 
-POLL = 15.0      # seconds between looks at the queue, which many share; fewer in the first minutes
+POLL = 15.0      # seconds between looks at the queue, which many share; at first more often
 PATIENCE = 20    # looks at the queue that may fail, one after another
 DEFAULT_SIZE = 1001  # Slurm's own MaxArraySize; a task's number is below it
 RESTARTS = 3     # times that Slurm may start a task again, until it is known to end nodes
@@ -76,14 +76,16 @@ class Cluster:
         """The students of whom a task waits or runs: folder -> (state, why it waits, job)."""
         said = call("squeue", "--noheader", "--array", f"--user={os.getuid()}",
                     "--format=%j|%K|%T|%F|%r")
-        found = {}
+        found, lists = {}, {}
         for line in said.splitlines():
             name, _, rest = line.partition("|")
             ours, _, number = name.rpartition(".")
             if ours != self.name or not number.isdigit():
                 continue
             place, state, job, why = rest.split("|", 3)
-            students = self._students(int(number))
+            if number not in lists:
+                lists[number] = self._students(int(number))
+            students = lists[number]
             if state != "COMPLETING" and place.isdigit() and 0 < int(place) <= len(students):
                 found[students[int(place) - 1]] = (state, why, job)
         return found
@@ -124,13 +126,13 @@ class Cluster:
         for name in ("labs", "arch"):
             if getattr(options, name):
                 words.append(f"--{name}={getattr(options, name)}")
-        words += [f"--bind={folder}" for folder in options.bind or ()]
+        words += [f"--bind={os.path.abspath(folder)}" for folder in options.bind or ()]
         words += ["--" + name.replace("_", "-") for name in ("single", "credit_simulated", "unsafe")
                   if getattr(options, name)]
         return " ".join(map(shlex.quote, words))
 
-    def scripts(self, students):
-        """[(number, its students, what follows)] in arrays as large as the cluster allows."""
+    def arrays(self, students):
+        """[(number, its students)], each as large as the cluster allows."""
         size = self._size()
         first = max(self._numbers(), default=0) + 1
         return [(first + at // size, students[at:at + size]) for at in range(0, len(students), size)]
@@ -151,7 +153,7 @@ class Cluster:
 
     def check(self, students):
         """Have Slurm look at the script before hours of building. Raises SlurmError."""
-        number, part = self.scripts(students)[0]
+        number, part = self.arrays(students)[0]
         path = self.folder / f"{number}.sh"
         runner.save(path, self.script(number, len(part)).encode())
         try:
@@ -167,7 +169,7 @@ class Cluster:
         """Submit them; returns the jobs. Raises SlurmError if none was, else says so."""
         jobs, sent = [], 0
         after = sorted({job for _, _, job in queue.values()}) if self.options.at_most else []
-        for number, part in self.scripts(students):
+        for number, part in self.arrays(students):
             try:
                 job = self._submit(number, part, after)
             except SlurmError as error:

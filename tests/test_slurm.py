@@ -9,10 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import types
 import unittest
 from pathlib import Path
 
+import class_run
+import intake
 import kit
+import ranges
 import sandbox
 import slurm_node
 import test_class
@@ -163,7 +167,25 @@ class Commands(test_class.Class):
         self.assertIn("2 of 2 students graded;", self.on_slurm(expect=0))
         self.assertEqual(self.log.read_text(), "")
 
-    def test_outputs_and_what_no_sandbox_allows_are_graded_here(self):
+    def test_a_grade_stands_on_whichever_node_it_was_measured(self):
+        self.hand_in_all(1)
+        self.grade("--unsafe", *SIMULATED)
+        options = types.SimpleNamespace(
+            out=self.out, ranges=ranges.HERE, backend="sim", task=None, slurm=True, attempts=3,
+            time_limit=120, credit_simulated=True, outputs=False)
+        grader = class_run.Grader(options, [LAB])
+        entry = intake.discover(self.submissions, [LAB])[0][0]
+        grade, path = self.of("s01")[0], self.out / "students/s01/grade.json"
+        self.assertEqual(grade["device"], "sim ")
+        for device, err in (("sim another", "1 of 1 students graded;"), ("cuda H200", "1 in the queue")):
+            grade["device"] = device
+            grade["key"] = grader.key("s01", entry.read([LAB]).digest(), [LAB], device)
+            path.write_text(json.dumps(grade))
+            self.assertIn(err, self.on_slurm(expect=0 if device == "sim another" else 4))
+        path.write_text(json.dumps({**grade, "device": "sim another"}))
+        self.assertIn("[1/1] s01", self.grade("--unsafe", *SIMULATED))
+
+    def test_who_handed_in_outputs_only_is_graded_here(self):
         self.hand_in("alice", f"{LAB}.txt", recorded())
         self.hand_in_all(1)
         err = self.on_slurm()
@@ -340,11 +362,11 @@ class Cluster(test_class.Class):
         self.assertEqual([self.of(f"s{n:02}")[0]["points"] for n in range(1, 8)], [13, 0, 13, 0, 0, 13, 13])
 
     def test_make_run_runs_labs_through_srun(self):
-        code, out, err = kit.call("make", "run", "SLURM=-n1 --gres=gpu:1 --job-name=lab", "BACKEND=sim", "LAB=01",
-                                  "DIR=solutions", env=self.environment)
+        code, out, err = kit.call("make", "run", "SLURM=-n1 --gres=gpu:1 --job-name=lab", "BACKEND=sim",
+                                  "LAB=01", "DIR=solutions", env=self.environment)
         self.assertEqual(code, 0, err)
         self.assertIn("finished 01 nullKernelAsync", out)
-        self.assertIn("lab", self.slurm("scontrol", "show", "job", "1"))
+        self.assertIn("JobName=lab", self.slurm("scontrol", "show", "job", "1"))
 
 
 if __name__ == "__main__":
