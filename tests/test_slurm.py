@@ -279,7 +279,10 @@ class Cluster(test_class.Class):
         self.addCleanup(self.end_node)
         conf = self.node.stdout.readline().strip().partition("=")[2]
         self.assertTrue(conf, "the node does not start")
-        self.environment = kit.clean_environment(SLURM_CONF=conf)
+        scratch = self.folder / "tmp"  # a task that is killed leaves its folder there
+        scratch.mkdir()
+        self.folder.chmod(0o711)  # for the sandbox's user
+        self.environment = kit.clean_environment(SLURM_CONF=conf, TMPDIR=str(scratch))
         self.until(lambda: "idle" in self.slurm("sinfo", "-h", "-o", "%T"))
         try:
             sandbox.ways()
@@ -312,7 +315,6 @@ class Cluster(test_class.Class):
     def test_a_class_of_twelve_two_of_whom_are_lost(self):
         gates = self.folder / "gates"
         gates.mkdir()
-        self.folder.chmod(0o711)  # the sandbox's user must reach the gates
         for number in range(1, 13):
             self.hand_in(f"s{number:02}", f"{LAB}.cu", solution())
         self.hand_in("s02", f"{LAB}.cu", (kit.KIT / f"labs/{LAB}.cu").read_bytes())
