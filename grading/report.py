@@ -15,10 +15,9 @@ import sys
 from html import escape
 from pathlib import Path
 
-import class_run
 import export
+import grader
 import grades
-import output
 import ranges
 import roster
 import runner
@@ -70,7 +69,7 @@ class Recorded:
                     if value is not None:
                         self.figures[stem, v.check.name][folder.name] = value
                 if graded.output:
-                    self.hashes[folder.name, stem] = class_run.figures(graded.output)
+                    self.hashes[folder.name, stem] = grader.figures(graded.output)
 
     def add_published(self, checks):
         """checks: (lab, name) -> Check. Figures that others published, by the metric's name."""

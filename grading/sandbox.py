@@ -9,7 +9,6 @@ address space than the machine has memory. A fork bomb is faster than that, so t
 limit on processes stands behind it.
 """
 import contextlib
-import json
 import os
 import re
 import shutil

@@ -10,9 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path

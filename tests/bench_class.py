@@ -5,7 +5,6 @@
     make bench-class
 """
 import os
-import resource
 import statistics
 import sys
 import tempfile

@@ -630,7 +630,7 @@ class Programs(Class):
 
 class Threshold(unittest.TestCase):
     def test_only_what_is_near_its_bound_or_too_noisy_is_tried_again(self):
-        import class_run
+        import grader
         import output
         import ranges
         import verdict
@@ -641,7 +641,7 @@ class Threshold(unittest.TestCase):
             changed = re.sub(r"measured launch_async = .*",
                              f"measured launch_async = {value} us (median of 9, {spread})", text)
             found = verdict.judge(output.parse(changed.encode(), "x"), ranges.load(LAB))
-            return class_run.worth_another_try(next(v for v in found if v.check.name == "launch_async"))
+            return grader.worth_another_try(next(v for v in found if v.check.name == "launch_async"))
         self.assertFalse(again(3.5))
         self.assertFalse(again(300))
         self.assertTrue(again(105))

@@ -13,7 +13,7 @@ import types
 import unittest
 from pathlib import Path
 
-import class_run
+import grader
 import intake
 import kit
 import ranges
@@ -173,13 +173,13 @@ class Commands(test_class.Class):
         options = types.SimpleNamespace(
             out=self.out, ranges=ranges.HERE, backend="sim", task=None, slurm=True, attempts=3,
             time_limit=120, credit_simulated=True, outputs=False)
-        grader = class_run.Grader(options, [LAB])
+        ours = grader.Grader(options, [LAB])
         entry = intake.discover(self.submissions, [LAB])[0][0]
         grade, path = self.of("s01")[0], self.out / "students/s01/grade.json"
         self.assertEqual(grade["device"], "sim ")
         for device, err in (("sim another", "1 of 1 students graded;"), ("cuda H200", "1 in the queue")):
             grade["device"] = device
-            grade["key"] = grader.key("s01", entry.read([LAB]).digest(), [LAB], device)
+            grade["key"] = ours.key("s01", entry.read([LAB]).digest(), [LAB], device)
             path.write_text(json.dumps(grade))
             self.assertIn(err, self.on_slurm(expect=0 if device == "sim another" else 4))
         path.write_text(json.dumps({**grade, "device": "sim another"}))
