@@ -3,7 +3,8 @@
 
 DIR     ?= labs
 LAB     ?=
-ARCH    ?= native
+SLURM   ?=
+ARCH    ?= $(if $(SLURM),all-major,native)
 MACHINE ?=
 AGAIN   ?=
 V       ?= 0
@@ -11,10 +12,21 @@ V       ?= 0
 PYTHON  ?= python3
 Q       := $(if $(filter 1,$(V)),,@)
 
+# SLURM holds options of srun, for a machine without a GPU in a cluster that has some: labs are
+# built here, for every GPU that nvcc knows, and run there.
+srun := $(if $(SLURM),srun $(SLURM))
+ifneq ($(SLURM),)
+ifeq ($(shell command -v srun),)
+$(error no srun on this machine: leave SLURM out, or use one from which a cluster's jobs start)
+endif
+endif
+
 # What runs the labs: cuda where a GPU is visible, else the simulated device; gpu.py says which
 # and why. BACKEND=cuda insists on hardware.
 ifndef BACKEND
-ifneq ($(filter build run grade record watch timeline,$(MAKECMDGOALS)),)
+ifneq ($(SLURM),)
+BACKEND := cuda
+else ifneq ($(filter build run grade record watch timeline,$(MAKECMDGOALS)),)
 BACKEND := $(shell $(PYTHON) grading/gpu.py)
 else
 BACKEND := cuda
@@ -72,6 +84,7 @@ help:
 	@echo 'DIR=solutions default: labs; or a path    NVCC=PATH     compiler to use'
 	@echo 'BACKEND=sim   the simulated device; cuda insists on a GPU. Without it: the'
 	@echo '              GPU if there is one         V=1           show commands'
+	@echo 'SLURM=--gres=gpu:1   run, grade and record on a node of a cluster, with srun'
 
 build: $(if $(filter cuda,$(BACKEND)),check-nvcc $(debugged)) $(programs)
 	$(if $(labs),,$(error no lab $(LAB) in DIR=$(DIR): a lab is a file NN_name.cu))
@@ -126,16 +139,16 @@ $(out)/%.debug: $(DIR)/%.cu $(out)/command
 
 run:
 	-@$(PYTHON) grading/progress.py building $(MAKE) -s -k build
-	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
+	@$(srun) $(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
 
 grade:
-	@$(PYTHON) grading/grade.py run --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
+	@$(srun) $(PYTHON) grading/grade.py run --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
 
 record: DIR := $(if $(filter command line,$(origin DIR)),$(DIR),solutions)
 record:
 	$(if $(filter-out .%,$(MACHINE)),,$(error which machine? make record MACHINE=nvidia-h200))
 	@$(MAKE) -s build DIR='$(DIR)'
-	@$(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
+	@$(srun) $(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
 	    --out 'worksheets/recorded/$(MACHINE)'
 
 # What really ran. On hardware by way of CUPTI, which comes with the CUDA Toolkit.

@@ -8,7 +8,8 @@ OUT/reference/              what the solutions printed on this machine
 
 A grade carries a key: a hash of the submission, the kit, the ranges, the device and the
 options that matter. A student with a grade of the same key is not graded again, so a run that
-was stopped, however, goes on where it was.
+was stopped, however, goes on where it was. With --slurm the students whose programs are run are
+graded by tasks of a cluster (slurm.py), each of which is this program with --task.
 """
 import contextlib
 import ctypes
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import struct
 import sys
@@ -32,16 +34,17 @@ import output
 import ranges
 import roster
 import runner
+import slurm
 import verdict
 from graded import grade_data
 from grades import (COULD_NOT_GRADE, FAILED, GRADED, MISSING, NOT_BUILT, REFUSED, SKIPPED,
                     UNREADABLE)
 from workshop import Infrastructure, Workshop
 
-ALL_GRADED, USAGE, COULD_NOT, STOPPED = 0, 2, 3, 130
+ALL_GRADED, USAGE, COULD_NOT, IN_THE_QUEUE, STOPPED = 0, 2, 3, 4, 130
 REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
 NEAR = 0.1               # a figure so near to its bound, relative, is measured again
-NOT_GRADING = {"export.py", "report.py", "roster.py", "grades.py"}  # what no grade depends on
+NOT_GRADING = {"export.py", "report.py", "roster.py", "grades.py", "slurm.py"}  # what no grade depends on
 
 
 def digest_of(*parts):
@@ -93,6 +96,7 @@ class Grader:
         self.options, self.stems, self.out = options, stems, Path(options.out)
         self.ranges = Path(options.ranges)
         self.backend, self.workshop, self.no_workshop = options.backend or "", None, ""
+        self.part = "run" if options.task else "build" if options.slurm else ""
         self.kit = kit_digest(options.ranges, stems)
         self.points_of, self.range_errors = {}, {}
         for stem in stems:
@@ -107,25 +111,37 @@ class Grader:
     def open_workshop(self):
         """For the programs of a class that holds any; without one they cannot be graded."""
         if not self.backend:
-            self.backend = "cuda" if gpu.visible_devices()[0] else ""
+            self.backend = "cuda" if self.part or gpu.visible_devices()[0] else ""
         if not self.backend:
             self.no_workshop = (f"no GPU: {gpu.visible_devices()[1]}; --outputs checks only the outputs "
                                 "handed in, --backend sim runs on the simulated device, for practice")
             return
         self.workshop = Workshop(self.out, self.backend, self.options.unsafe, self.options.time_limit,
-                                 self.options.bind or ())
+                                 self.options.bind or (), self.part, self.arch(), self.shelf(), self.kit)
         try:
             self.workshop.look()
         except Infrastructure as error:
             self.no_workshop = str(error)
 
+    def arch(self):
+        """For which GPU to build; where none is in sight, for all that nvcc knows."""
+        return self.options.arch or ("all-major" if self.part and self.backend == "cuda" else "")
+
+    def shelf(self):
+        """Where programs lie that are built on one machine and run on another."""
+        return self.out / "slurm" / "built" if self.part else None
+
     def close(self):
         if self.workshop:
             self.workshop.close()
 
-    def key(self, name, digest, runs):
+    def device(self, runs):
+        """On what a grade was measured; nothing where no program ran."""
+        return f"{self.backend} {self.workshop.device if self.workshop else ''}" if runs else ""
+
+    def key(self, name, digest, runs, device=None):
         """What the student's grade depends on, hashed. The device counts where programs run."""
-        device = f"{self.backend} {self.workshop.device if self.workshop else ''}" if runs else ""
+        device = self.device(runs) if device is None else device
         options = (self.options.attempts, self.options.time_limit) if runs else ()
         return digest_of(name, digest, self.kit, ",".join(self.stems), device,
                          *options, self.options.credit_simulated, self.options.outputs)
@@ -196,7 +212,8 @@ class Grader:
         could_not = [lab for lab in labs if lab["state"] == COULD_NOT_GRADE]
         kept.text("report.txt", student_report(entry.name, labs, judged, submission))
         return {"student": entry.name, "key": self.key(entry.name, submission.digest(), runs),
-                "kit": self.kit, "state": COULD_NOT_GRADE if could_not else GRADED,
+                "kit": self.kit, "device": self.device(runs),
+                "state": COULD_NOT_GRADE if could_not else GRADED,
                 "reason": could_not[0]["reason"] if could_not else "",
                 "points": sum(lab["credit"] for lab in labs),
                 "of": sum(lab["of"] for lab in labs),
@@ -429,8 +446,9 @@ class Kept:
 class Progress:
     """One line that renews itself on a terminal, elsewhere a line a student."""
 
-    def __init__(self, total):
+    def __init__(self, total, done="done"):
         self.total, self.done, self.failed, self.begun = total, 0, 0, time.monotonic()
+        self.word = done
         self.tty = sys.stderr.isatty()
 
     def show(self, what):
@@ -438,7 +456,7 @@ class Progress:
         if not self.tty:
             return
         left = (time.monotonic() - self.begun) / max(self.done, 1) * (self.total - self.done)
-        text = (f"{self.done}/{self.total} done, {self.failed} could not be graded, "
+        text = (f"{self.done}/{self.total} {self.word}, {self.failed} could not be graded, "
                 f"{duration(left) if self.done else '?'} left  {intake.printable(what)}")
         print(f"\r\x1b[K{text[:os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr,
               flush=True)
@@ -499,7 +517,11 @@ def to_do(options, grader, entries, found):
         if grade is None or grade["state"] != GRADED:
             todo.append(index)
             continue
-        same = grade["key"] == grader.key(entry.name, *found[index])
+        # A cluster's GPU is not known here: a grade stands, whichever of them measured it.
+        device = grade.get("device", "") if grader.part == "build" else None
+        if device and not device.startswith(f"{grader.backend} "):
+            device = None
+        same = grade["key"] == grader.key(entry.name, *found[index], device)
         if same or options.only_failed:
             kept, old = kept + 1, old + (not same)
         else:
@@ -522,14 +544,26 @@ def one_student(grader, entry):
     return grade["state"], f"{grade['points']}/{grade['of']}"
 
 
-def run_here(grader, entries, todo, progress):
+def build_student(grader, entry):
+    """Only build, for tasks of a cluster; the same returns."""
+    submission = entry.read(grader.stems)
+    sources = {stem: submission.files[stem, ".cu"] for stem in grader.runs(submission)}
+    with grader.workshop.place(intake.slug(entry.name), sources) as place:
+        built = list(grader._build_all(place, sources).values())
+    for one in built:
+        if isinstance(one, Infrastructure):  # so would all others fail
+            raise OSError(0, str(one))
+    return GRADED, f"{sum(not why for why, _ in built)} of {len(built)} labs build"
+
+
+def run_here(grader, entries, todo, progress, work=one_student):
     """In this process: where programs are timed, and where there is little to do."""
     grader.under_way = progress.show
     for index in todo:
-        progress.add(entries[index].name, *one_student(grader, entries[index]))
+        progress.add(entries[index].name, *work(grader, entries[index]))
 
 
-def run_workers(grader, options, entries, todo, progress, jobs, held):
+def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_student):
     """In `jobs` processes, each taking the next student when it is done with one."""
     grader.build_in_parallel = False
     take, give = os.pipe()
@@ -543,7 +577,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held):
             if pid == 0:
                 for fd in (give, results, held):  # the lock on OUT is the parent's alone
                     os.close(fd)
-                worker(grader, options, take, report)  # never returns
+                worker(grader, options, take, report, work)  # never returns
             workers.append(pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.close(take)
@@ -579,7 +613,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held):
                 os.close(fd)
 
 
-def worker(grader, options, take, report):
+def worker(grader, options, take, report, work):
     """A process that grades what it is told to; it ends with its parent, however that ends."""
     code = 1
     try:
@@ -594,7 +628,7 @@ def worker(grader, options, take, report):
                 break
             index = struct.unpack("=I", data)[0]
             try:
-                result = (index, *one_student(grader, entries[index]))
+                result = (index, *work(grader, entries[index]))
             except OSError as error:
                 result = (index, "stop", f"{error.filename or ''}: {error.strerror or error}")
             os.write(report, json.dumps(result).encode() + b"\n")
@@ -612,6 +646,9 @@ def main(options):
     except (runner.UsageError, intake.IntakeError, roster.RosterError) as error:
         print(error, file=sys.stderr)
         return USAGE
+    except slurm.SlurmError as error:
+        print(error, file=sys.stderr)
+        return COULD_NOT
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"{where}{error.strerror or error}: stopped; what is graded is kept, and the same "
@@ -621,29 +658,41 @@ def main(options):
 
 def grade_class(options):
     options.jobs = options.jobs or os.cpu_count() or 1
+    check_slurm_options(options)
     stems = labs_wanted(options)
     entries, notes = intake.discover(options.submissions, stems, options.single)
+    if options.task:
+        return grade_task(options, stems, entries)
     students = roster.load(options.roster) if options.roster else []
     for note in notes:
         print(note, file=sys.stderr)
     out = Path(options.out)
     if inside(out, options.submissions):
         raise runner.UsageError(f"--out {out} lies in {options.submissions}: choose a folder outside it")
-    held = claim(out)
     grader = Grader(options, stems)
+    cluster = slurm.Cluster(options, options.backend or "cuda") if options.slurm else None
+    if options.dry_run:
+        return print_scripts(options, grader, entries, cluster)
+    held = claim(out)
     progress = None
     try:
+        queue = cluster.queue() if cluster else {}
         found = survey(grader, entries)
         with_code = [runs for _, runs in found if runs]
         if with_code:
             grader.open_workshop()
         todo, kept, old = to_do(options, grader, entries, found)
+        there = []
+        if cluster and not grader.no_workshop:
+            there = [i for i in todo if found[i][1] and intake.slug(entries[i].name) not in queue]
+            todo = [i for i in todo if not found[i][1]]
         matches = roster.match([{"student": e.name, "hints": e.hints} for e in entries], students)
-        if grader.workshop and not grader.no_workshop and any(found[i][1] for i in todo):
+        if grader.workshop and not grader.no_workshop and any(found[i][1] for i in todo + there):
             try:
                 grader.workshop.open()
             except Infrastructure as error:
                 grader.no_workshop = str(error)
+                todo, there = sorted(todo + there), []
         write_class(out, options, grader, entries, students)
         if grader.no_workshop:
             print(f"{len(with_code)} of {len(entries)} students' programs cannot be graded: "
@@ -652,16 +701,19 @@ def grade_class(options):
             print("--unsafe: programs run WITHOUT a sandbox, as you", file=sys.stderr)
         say_plan(todo, kept, old, options)
         progress = Progress(len(todo))
-        timed = bool(with_code) and grader.backend == "cuda" and not grader.no_workshop
-        jobs = min(options.jobs, len(todo))
-        if with_code and not timed and not grader.no_workshop and jobs > 1:
-            references_first(grader, sorted({stem for i in todo for stem in found[i][1]}))
-        if timed or jobs <= 1:
-            run_here(grader, entries, todo, progress)
-        else:
-            run_workers(grader, options, entries, todo, progress, jobs, held)
+        grade_here(options, grader, entries, found, todo, progress, held)
         progress.close()
-        return summary(options, grader, entries, matches)
+        if there:
+            cluster.check([intake.slug(entries[i].name) for i in there])
+            progress = Progress(len(there), "built")
+            build_first(grader, options, entries, there, progress, held)
+            progress.close()
+        if cluster:
+            queue = on_cluster(cluster, options, entries, there, queue)
+            if queue is None:
+                return STOPPED
+            write_class(out, options, grader, entries, students)
+        return summary(options, grader, entries, matches, cluster, queue)
     except KeyboardInterrupt:
         if progress:
             progress.close()
@@ -672,6 +724,118 @@ def grade_class(options):
     finally:
         grader.close()
         os.close(held)
+
+
+# ---- on a cluster ----
+
+def check_slurm_options(options):
+    """Raises UsageError for what makes no sense without, or with, a cluster."""
+    if options.slurm and options.outputs:
+        raise runner.UsageError("--slurm with --outputs: nothing is run, so nothing needs a cluster")
+    if options.slurm and not options.dry_run and not shutil.which("sbatch"):
+        raise runner.UsageError("no sbatch on this machine: --slurm is for one from which a cluster's "
+                                "jobs are submitted")
+    for name in ("wait", "dry_run", "partition", "gres", "account", "job_time", "at_most", "array_size",
+                 "sbatch"):
+        if getattr(options, name) and not options.slurm:
+            raise runner.UsageError(f"--{name.replace('_', '-')} is for --slurm")
+
+
+def print_scripts(options, grader, entries, cluster):
+    """--dry-run: what would be submitted now."""
+    found = survey(grader, entries)
+    if any(runs for _, runs in found):
+        grader.open_workshop()
+    todo, _, _ = to_do(options, grader, entries, found)
+    try:
+        queue = cluster.queue()
+    except slurm.SlurmError as error:
+        print(f"the queue is taken to be empty: {error}", file=sys.stderr)
+        queue = {}
+    there = [intake.slug(entries[i].name) for i in todo if found[i][1]]
+    there = [student for student in there if student not in queue]
+    arrays = cluster.arrays(there)
+    for number, part in arrays:
+        print(cluster.script(number, len(part)), end="" if number == arrays[-1][0] else "\n")
+    print(f"{len(there)} student(s) to submit, in {len(arrays)} array(s); nothing is built or "
+          "submitted", file=sys.stderr)
+    return ALL_GRADED
+
+
+def build_first(grader, options, entries, there, progress, held):
+    """All that the tasks will run, solutions first. Raises OSError where that cannot be."""
+    if options.force:
+        shutil.rmtree(grader.shelf(), ignore_errors=True)
+    for stem in grader.stems:
+        source = runner.KIT / "solutions" / f"{stem}.cu"
+        if not source.exists():
+            continue
+        try:
+            with grader.workshop.place(f"reference.{stem}", {stem: source.read_bytes()}) as place:
+                why, _ = grader.workshop.build(place, stem)
+        except Infrastructure as error:
+            why = str(error)
+        if why:
+            raise OSError(0, f"the solution of {stem} does not build here: {why}")
+    jobs = min(options.jobs, len(there))
+    if jobs <= 1:
+        run_here(grader, entries, there, progress, build_student)
+    else:
+        run_workers(grader, options, entries, there, progress, jobs, held, build_student)
+
+
+def on_cluster(cluster, options, entries, there, queue):
+    """Submit, and wait if asked to. The queue after that; None where Ctrl-C ended the waiting."""
+    try:
+        if there:
+            cluster.submit([intake.slug(entries[i].name) for i in there], queue)
+        if options.wait:
+            cluster.wait([intake.slug(e.name) for e in entries])
+        return cluster.queue()
+    except KeyboardInterrupt:
+        print(f"\nstopped waiting; the job goes on. To cancel it: {cluster.cancel()}; to go on, or "
+              "to gather the grades: the same command", file=sys.stderr)
+        return None
+
+
+def grade_task(options, stems, entries):
+    """--task: one student, on a node of the cluster. 0 if there is a grade."""
+    entry = next((e for e in entries if intake.slug(e.name) == options.task), None)
+    if entry is None:
+        raise runner.UsageError(f"--task {options.task}: no such student in {options.submissions}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal, as by scancel"))
+    grader = Grader(options, stems)
+    try:
+        grader.open_workshop()
+        if not grader.no_workshop:
+            try:
+                grader.workshop.open()
+            except Infrastructure as error:
+                grader.no_workshop = str(error)
+        if slurm.started_again() > slurm.RESTARTS:
+            reason = f"its task was lost, with its node mostly, {slurm.started_again()} times"
+            grade = grades.read(folder_of(options.out, entry)) or grader._broken(entry, reason)
+            grades.write(folder_of(options.out, entry), grade)
+            state, points = grade["state"], reason
+        else:
+            state, points = one_student(grader, entry)
+        print(f"{options.task}: {points if state == GRADED else state}", file=sys.stderr)
+        return ALL_GRADED if state == GRADED else COULD_NOT
+    finally:
+        grader.close()
+
+
+def grade_here(options, grader, entries, found, todo, progress, held):
+    """Those whom this machine grades: on a GPU one after the other, else several at once."""
+    programs = bool(grader.workshop) and not grader.no_workshop and not options.slurm
+    timed = programs and grader.backend == "cuda"
+    jobs = min(options.jobs, len(todo))
+    if programs and not timed and jobs > 1:
+        references_first(grader, sorted({stem for i in todo for stem in found[i][1]}))
+    if timed or jobs <= 1:
+        run_here(grader, entries, todo, progress)
+    else:
+        run_workers(grader, options, entries, todo, progress, jobs, held)
 
 
 def inside(out, submissions):
@@ -698,10 +862,14 @@ def say_plan(todo, kept, old, options):
 
 def write_class(out, options, grader, entries, students):
     """class.json: who belongs to the class, and what it is graded against."""
+    device = grader.workshop.device if grader.workshop else ""
+    if grader.part:  # what the tasks found on their nodes
+        found = [grades.read(folder_of(out, entry)) for entry in entries]
+        device = ", ".join(sorted({g.get("device", "").partition(" ")[2] for g in found if g} - {""}))
     data = {"submissions": str(options.submissions), "labs": grader.stems,
             "of": grader.points_of, "ranges": str(Path(options.ranges).resolve()),
             "kit": grader.kit, "backend": grader.backend or "outputs",
-            "device": grader.workshop.device if grader.workshop else "",
+            "device": device,
             "credit_simulated": options.credit_simulated,
             "students": {e.name: intake.slug(e.name) for e in entries},
             "roster": students, "begun": time.strftime("%Y-%m-%dT%H:%M:%S")}
@@ -709,12 +877,15 @@ def write_class(out, options, grader, entries, students):
         "utf-8", "surrogatepass"))
 
 
-def summary(options, grader, entries, matches):
+def summary(options, grader, entries, matches, cluster=None, queue=()):
     """Close with one line, and the lines that a person must read. The exit code."""
     found = {e.name: grades.read(folder_of(options.out, e)) for e in entries}
-    could_not = [name for name, g in found.items() if g is None or g["state"] != GRADED]
+    queued = [name for name in found if intake.slug(name) in queue]
+    could_not = [name for name, g in found.items() if (g is None or g["state"] != GRADED)
+                 and name not in queued]
     for name in could_not[:10]:
-        reason = found[name]["reason"] if found[name] else "the process that graded it was killed"
+        reason = found[name]["reason"] if found[name] else cluster.why_missing(
+            intake.slug(name)) if cluster else "the process that graded it was killed"
         print(f"could not grade {intake.printable(name)}: {reason}", file=sys.stderr)
     if len(could_not) > 10:
         print(f"... and {len(could_not) - 10} more", file=sys.stderr)
@@ -731,8 +902,14 @@ def summary(options, grader, entries, matches):
     if practice:
         print(f"{practice} student(s) handed in or ran simulated figures, which are practice and earn no "
               "points (--credit-simulated gives them)", file=sys.stderr)
-    graded = len(entries) - len(could_not)
+    graded = len(entries) - len(could_not) - len(queued)
     print(f"{graded} of {len(entries)} students graded" + (
-        f", {len(could_not)} could not be" if could_not else "") + f"; grades are in {options.out}/: "
+        f", {len(could_not)} could not be" if could_not else "") + (
+        f", {len(queued)} in the queue (the same command gathers their grades)" if queued else "")
+        + f"; grades are in {options.out}/: "
         f"grade.py report {options.out} --file class.html", file=sys.stderr)
+    if queued:
+        return IN_THE_QUEUE
+    if cluster and not could_not:
+        shutil.rmtree(grader.shelf(), ignore_errors=True)
     return COULD_NOT if could_not else ALL_GRADED

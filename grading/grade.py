@@ -120,6 +120,10 @@ def add_class_commands(commands):
                      help="one more folder that programs may read, as where a compiler lies")
     one.add_argument("--time-limit", type=positive, default=120, help="seconds for building one lab, and for running it")
     one.add_argument("--ranges", type=Path, default=ranges.HERE, help="folder of range files")
+    one.add_argument("--arch", default="", help="GPU to build for, as sm_90; default: this machine's, "
+                     "with --slurm all-major")
+    one.add_argument("--task", metavar="STUDENT", help=argparse.SUPPRESS)
+    add_slurm_options(one.add_argument_group("on a cluster (grading/SLURM.md)"))
     two = commands.add_parser("export", help="a class's grades, for a course system")
     two.add_argument("out", metavar="OUT", help="the folder that `class` wrote")
     two.add_argument("--to", required=True, choices=["gradescope", "canvas", "moodle", "prairielearn",
@@ -135,6 +139,22 @@ def add_class_commands(commands):
     three.add_argument("--roster", help="CSV of the students, as the course system exports it")
     three.add_argument("--title", default="CUDA timing labs")
     three.add_argument("--file", help="write there, not to standard output")
+
+
+def add_slurm_options(group):
+    group.add_argument("--slurm", action="store_true",
+                       help="run programs as an array of Slurm jobs, a student a task")
+    group.add_argument("--wait", action="store_true", help="until they are through, saying how far it is")
+    group.add_argument("--dry-run", action="store_true", help="print the script; do nothing")
+    group.add_argument("--at-most", type=positive, metavar="N", help="tasks at once")
+    group.add_argument("--array-size", type=positive, metavar="N",
+                       help="tasks an array; default: as many as the cluster allows")
+    group.add_argument("--partition", metavar="P")
+    group.add_argument("--gres", help="what a task gets; default: gpu:1")
+    group.add_argument("--account", metavar="A")
+    group.add_argument("--job-time", metavar="T", help="limit on a task, as Slurm's --time")
+    group.add_argument("--sbatch", action="append", default=[], metavar="OPTION",
+                       help="one more of sbatch's, as --sbatch=--constraint=h200")
 
 
 def positive(text):

@@ -22,7 +22,7 @@ def write(folder, grade):
     labs = ",\n".join(json.dumps(lab, ensure_ascii=False) for lab in grade["labs"])
     text = "{\n" + ",\n".join(lines) + ',\n"labs": [\n' + labs + "\n]\n}\n"
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".grade.{os.getpid()}.part"
+    part = folder / f".grade.{os.uname().nodename}.{os.getpid()}.part"
     try:
         with open(part, "wb") as file:
             file.write(text.encode("utf-8", "surrogatepass"))

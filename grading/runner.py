@@ -218,9 +218,15 @@ def alone(bus_id):
 def save(path, data):
     """Write a file so that it is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(part_of(path))
     part.write_bytes(data)
     os.replace(part, path)
+
+
+def part_of(path):
+    """A name for a half-written file that no other process uses, nor one of another machine
+    that writes into the same folder."""
+    return f"{path.name}.{os.uname().nodename}.{os.getpid()}.part"
 
 
 def show(data):

@@ -6,6 +6,7 @@ removed when it is done with.
 """
 import contextlib
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import gpu
@@ -35,12 +37,18 @@ class Place:
 
 
 class Workshop:
-    """sort is bubblewrap or unsafe; where none can be made, `missing` says why."""
+    """sort is bubblewrap or unsafe; where none can be made, `missing` says why.
 
-    def __init__(self, out, backend, unsafe=False, time_limit=runner.TIME_LIMIT, extra=()):
+    On a cluster two machines share the work by way of a folder of builds, `shelf`: with the part
+    "build" this one needs no GPU and fills it, with "run" it needs no compiler and takes from it.
+    The part "" does both, and needs no shelf."""
+
+    def __init__(self, out, backend, unsafe=False, time_limit=runner.TIME_LIMIT, extra=(), part="",
+                 arch="", shelf=None, version=""):
         self.backend, self.unsafe, self.time_limit = backend, unsafe, time_limit
         self.extra, self.way = [str(path) for path in extra], "self"
-        self.bus_id, self.device, self.arch, self.nvcc, self.sort = None, "", "", "", "unsafe"
+        self.bus_id, self.device, self.nvcc, self.sort = None, "", "", "unsafe"
+        self.part, self.arch, self.shelf, self.version = part, arch, shelf, version
         self.folder = folder_for(out)
         self.kit = self.folder / "kit"
 
@@ -49,8 +57,10 @@ class Workshop:
         try:
             if not self.unsafe:
                 self.sort, self.way = sandbox.Sandbox.sort, sandbox.ways()[0]
-            if self.backend == "cuda":
+            if self.backend == "cuda" and self.part != "build":
                 self._find_gpu()
+            if self.backend == "cuda" and self.part != "run":
+                self._find_compiler()
         except sandbox.NoSandbox as error:
             raise Infrastructure(
                 f"no sandbox: {error}. Programs of others are not run without one, unless you say "
@@ -69,14 +79,19 @@ class Workshop:
             raise Infrastructure(f"no GPU: {why}")
         self.bus_id = devices[0]["bus_id"]
         self.device = ", ".join(d["name"] for d in devices) + " " + driver_version()
+        self.arch = self.arch or gpu.architecture()
+
+    def _find_compiler(self):
         self.nvcc = find_nvcc()
         if not self.nvcc:
             raise Infrastructure("no nvcc: install the CUDA Toolkit, or say NVCC=/path/to/nvcc")
         toolkit = str(Path(os.path.realpath(self.nvcc)).parent.parent)
         self.extra += [path for path in (toolkit,) if not path.startswith("/usr/")]
-        self.arch = gpu.architecture()
 
     def _copy_kit(self):
+        if self.part == "run":  # beside other students of the class on the same node
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}."))
+            self.kit = self.folder / "kit"
         with contextlib.suppress(FileNotFoundError):
             if self.folder.lstat().st_uid == os.getuid() and not self.folder.is_symlink():
                 shutil.rmtree(self.folder)  # left over by a run that was killed
@@ -91,7 +106,7 @@ class Workshop:
         shutil.copy2(runner.KIT / "Makefile", self.kit)
         (self.kit / "labs").mkdir()
         (self.kit / "build" / self.backend / "labs").mkdir(parents=True)
-        if self.backend == "sim":
+        if self.backend == "sim" and self.part != "run":
             self._build_engine()
         for path in [self.kit, *self.kit.rglob("*")]:  # readable for nobody, whatever the umask
             path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
@@ -137,6 +152,52 @@ class Workshop:
 
     def build(self, place, stem):
         """(why it did not build, or nothing; what the compiler said)."""
+        if not self.shelf:
+            return self._build(place, stem)
+        source = (place.source / f"{stem}.cu").read_bytes()
+        name = hashlib.sha256(repr((stem, source, self.version, self.backend, self.arch, self.unsafe,
+                                    self.time_limit)).encode()).hexdigest()[:24]
+        kept = self.shelf / f"{name}.zip"
+        built = self._take(kept, place)
+        if built:
+            return built
+        if self.part == "run":
+            raise Infrastructure(f"{stem} is not built: it or the kit changed after the job was "
+                                 "submitted; the same command builds and submits it again")
+        built = self._build(place, stem)
+        self._keep(kept, place, stem, built)
+        return built
+
+    def _keep(self, kept, place, stem, built):
+        """On the shelf, whole or not at all; packed, as a program of CUDA is a megabyte."""
+        part = kept.with_name(runner.part_of(kept))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("why", built[0])
+            archive.writestr("said", built[1])
+            for path in (self._programs(place) / stem, self._programs(place) / f"{stem}.debug"):
+                if path.is_file() and not path.is_symlink():  # a student's compiler made it
+                    archive.write(path, path.name)
+        os.replace(part, kept)
+
+    def _take(self, kept, place):
+        """What build returned then, its programs in place; None where it is not there, whole."""
+        try:
+            with zipfile.ZipFile(kept) as archive:
+                self._programs(place).mkdir(parents=True, exist_ok=True)
+                for name in archive.namelist()[2:]:
+                    path = self._programs(place) / name
+                    path.write_bytes(archive.read(name))  # which compares the checksum
+                    path.chmod(0o755)
+                return archive.read("why").decode(), archive.read("said").decode()
+        except (FileNotFoundError, zipfile.BadZipFile, EOFError):
+            return None
+
+    def _programs(self, place):
+        """Where make leaves them, seen from outside."""
+        return self.kit / "build" / self.backend / self._name(place) if self.unsafe else place.built
+
+    def _build(self, place, stem):
         folders = [(self.kit, sandbox.INSIDE, False), (place.source, f"{sandbox.INSIDE}/labs", False),
                    (place.built, self._inside(), True)]
         command = ["make", "-s", "build", f"DIR={place.source if self.unsafe else 'labs'}",
@@ -160,7 +221,7 @@ class Workshop:
         if not self.unsafe:
             program = f"{self._inside()}/{stem}"
         else:
-            program = str(self.kit / "build" / self.backend / self._name(place) / stem)
+            program = str(self._programs(place) / stem)
         with self._alone():
             return self._run([program], [(place.built, self._inside(), False)], sandbox.PROGRAM,
                              gpu=self.backend == "cuda", time_limit=self.time_limit)
@@ -213,7 +274,6 @@ class Bare(runner.Plain):
 def folder_for(out):
     """One of its own for each class and user, in the place for such folders: not below OUT,
     which the sandbox's user may not be able to reach."""
-    import hashlib
     tail = hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:12]
     return Path(tempfile.gettempdir()) / f"labs-class.{os.getuid()}.{tail}"
 
