@@ -18,7 +18,7 @@ for c in "$sim"/*.c; do
     fi
 done
 python3 "$sim/rewrite.py" "$source" >"$program.cpp"
-# The compiler's calls before each load and store go to the engine: kernel.c says why.
+# The compiler's calls before each load and store go to the engine: watch.c says why.
 ${CXX:-c++} -std=c++17 -O2 -g -fsanitize=thread -Wall \
     -iquote "$(dirname "$source")" -I"$sim/include" -c "$program.cpp" -o "$program.o"
 ${CXX:-c++} $flags "$program.o" "$objects"/*.o -lm -o "$program"

@@ -64,13 +64,15 @@ static bool is_own(const char *p) {
 
 // The entry of the allocation that holds the bytes, a new one if need be; NULL for none.
 static struct watched *find_watched(char *begin, char *end) {
+    if (is_own(begin))
+        return NULL;
     for (int i = 0; i < watched_count; i++)
         if (begin >= watched[i].allocation->base &&
             end <= watched[i].allocation->base + watched[i].allocation->bytes)
             return &watched[i];
     struct allocation *a = allocation_at(begin);
     if (a == NULL || a->symbol || end > a->base + a->bytes || watched_count == TOUCHED_MAX) {
-        pure &= is_own(begin);  // if not, a global or shared variable, or about to fault
+        pure = false;  // a global or shared variable, or about to fault
         return NULL;
     }
     struct watched *w = &watched[watched_count++];
