@@ -26,7 +26,7 @@ import progress
 OK, OPTIONAL, FIX = "ok", "-", "FIX"
 APT = "sudo apt-get install -y {}"
 TOOLKIT = "https://docs.nvidia.com/cuda/cuda-installation-guide-linux/"
-OLDEST_TOOLKIT, OLDEST_PYTHON, OLDEST_MAKE = (11, 4), (3, 9), (4, 0)
+OLDEST_TOOLKIT, OLDEST_PYTHON, OLDEST_MAKE = (12, 0), (3, 9), (4, 0)
 COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76  # enum CUdevice_attribute
 
 TRIAL = """#include <cuda_runtime.h>
@@ -154,7 +154,7 @@ def check_nvcc(nvcc, wanted):
     if not nvcc:
         hidden = elsewhere()
         return Item("nvcc", state, f"not on PATH; it is here: export PATH={Path(hidden).parent}:$PATH"
-                    if hidden else "not found; a real GPU needs the CUDA Toolkit, 11.4 or later: "
+                    if hidden else "not found; a real GPU needs the CUDA Toolkit, 12.0 or later: "
                     + TOOLKIT), None
     code, said = call(nvcc, "--version", seconds=60)
     release = version(said, r"release (\d+)\.(\d+)")
@@ -162,7 +162,7 @@ def check_nvcc(nvcc, wanted):
         return Item("nvcc", state, f"{nvcc} does not answer --version ({first_line(said)}): "
                     f"install the CUDA Toolkit again: {TOOLKIT}"), None
     if release < OLDEST_TOOLKIT:
-        return Item("nvcc", state, f"CUDA {dotted(release)} ({nvcc}) is too old: 11.4 or later: "
+        return Item("nvcc", state, f"CUDA {dotted(release)} ({nvcc}) is too old: 12.0 or later: "
                     f"{TOOLKIT}"), None
     return Item("nvcc", OK, f"CUDA {dotted(release)}, {nvcc}"), release
 

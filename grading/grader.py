@@ -66,8 +66,7 @@ class Grader:
         self.points_of, self.range_errors = {}, {}
         for stem in stems:
             try:
-                self.points_of[stem] = sum(
-                    points_untraced(check, options.outputs) for check in ranges.load(stem, self.ranges))
+                self.points_of[stem] = sum(map(points_alone, ranges.load(stem, self.ranges)))
             except ranges.RangeError as error:
                 self.points_of[stem], self.range_errors[stem] = 0, str(error)
         self.references = {}
@@ -313,13 +312,13 @@ class Grader:
         return lab, graded
 
 
-def points_untraced(check, outputs):
-    """The points that a check gives for hardware's figures without a trace, and without the
-    processor time, which bubblewrap hides; `outputs`: nor is there a solution beside them."""
+def points_alone(check):
+    """The points that a check gives for an output of hardware, of which nothing else is known: no
+    trace, no solution beside it, nor the processor time, which bubblewrap hides."""
     formulas = [f for f in (check.formula, check.recompute) if f]
-    unknown = check.only == "simulated" or any(f.needs_trace or "process_cpu" in f.names for f in formulas)
-    alone = check.reference_factor and check.min is check.max is check.recompute is None
-    return 0 if unknown or alone and outputs else check.points
+    unknown = any(f.needs_trace or "process_cpu" in f.names for f in formulas)
+    compared = check.reference_factor and check.min is check.max is check.recompute is None
+    return 0 if unknown or compared else check.points
 
 
 def short(v):

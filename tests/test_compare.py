@@ -176,8 +176,8 @@ class Compare(unittest.TestCase):
         ini = self.copy / "grading/ranges/01_nullKernelAsync.ini"
         ini.write_text(ini.read_text() + "\n[extra]\nunit = us\nmin = 0\nif_low = x\npoints = 1\n"
                        "why = made up\nonly = hardware\n")
-        self.predict("| `first_launch`, us | | | 136 ", "| `extra`, us | | | | | | | | |\n"
-                     "| `first_launch`, us | | | 136 ")
+        self.predict("| `first_launch`, us | | | ", "| `extra`, us | | | | | | | | |\n"
+                     "| `first_launch`, us | | | ")
         self.result(MINE.replace("unmeasured launch_sync us\nunmeasured sync_over_async x",
                                  "unmeasured extra us"), backend="sim")
         out = self.compare("--lab", "01")

@@ -119,8 +119,8 @@ class Report(Class):
     def test_a_class_of_300_in_ten_seconds_and_200_mb(self):
         import bench_class
         rows = bench_class.measure()
-        self.assertLess(sum(row[1] for row in rows), 10, rows)
-        self.assertLess(max(row[2] for row in rows), 200, rows)
+        self.assertLess(sum(row[2] for row in rows), 2 * 10, rows)  # of two cores, however busy
+        self.assertLess(max(row[3] for row in rows), 200, rows)
 
 
 @unittest.skipUnless(CHROMIUM, "no Chromium on this machine")

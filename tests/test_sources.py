@@ -117,6 +117,15 @@ class Linters(unittest.TestCase):
                 compile(source, str(path), "exec")
                 ast.parse(source, str(path), feature_version=(3, 9))
 
+    def test_nothing_is_imported_for_nothing(self):
+        for path in SCRIPTS:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            for node in ast.walk(tree):
+                for name in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else []:
+                    with self.subTest(f"{path.relative_to(kit.KIT)}:{node.lineno}"):
+                        self.assertIn((name.asname or name.name).split(".")[0], used)
+
     def test_every_command_tells_its_usage_without_a_warning(self):
         for path in SCRIPTS:
             if re.search(r"= argparse\.ArgumentParser\(", path.read_text(encoding="utf-8")):

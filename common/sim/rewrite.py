@@ -13,7 +13,6 @@ A comment with `unordered on purpose`, on a launch's or copy's line or above it,
 device from reporting it. Comments, strings and raw strings are left alone.
 """
 
-import os
 import re
 import sys
 
