@@ -86,8 +86,12 @@ class Cluster:
             if number not in lists:
                 lists[number] = self._students(int(number))
             students = lists[number]
-            if state != "COMPLETING" and place.isdigit() and 0 < int(place) <= len(students):
-                found[students[int(place) - 1]] = (state, why, job)
+            if not (place.isdigit() and 0 < int(place) <= len(students)):
+                continue
+            student = students[int(place) - 1]
+            # Ending with a grade it is done; without, it may be about to start again.
+            if state != "COMPLETING" or not self.is_graded(student):
+                found[student] = (state, why, job)
         return found
 
     # ---- the script ----

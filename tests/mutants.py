@@ -130,7 +130,8 @@ class Device:
                          "-Icommon/sim/include", "-iquote", "solutions", "-c", f"{program}.cpp",
                          "-o", f"{program}.o"],
                         [compiler, "-o", program, f"{program}.o",
-                         *sorted(Path(kit.KIT / "build/sim/engine").glob("*.o")), "-lm"]]
+                         *(kit.KIT / "build/sim/engine" / f"{p.stem}.o" for p in
+                           sorted(kit.KIT.glob("common/sim/*.c"))), "-lm"]]
         else:
             commands = [[kit.NVCC, "-O2", f"-arch={self.arch}", "-w", "-Isolutions", "-o", program, source]]
         for command in commands:

@@ -338,7 +338,7 @@ class Cluster(test_class.Class):
             self.tell_node("kill")
             time.sleep(11)  # a younger job Slurm takes for one that is just starting
             self.tell_node("start")
-            self.until(lambda: "RUNNING" not in map(self.state, lost))
+            self.until(lambda: not {"RUNNING", "COMPLETING"} & set(map(self.state, lost)))
             for task in lost:  # Slurm would have them wait for two minutes
                 self.slurm("scontrol", "update", f"jobid={task}", "StartTime=now")
             (gates / "s07").touch()
