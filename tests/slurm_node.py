@@ -43,7 +43,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 MpiDefault=none
 SlurmdParameters=config_overrides
-SlurmdTimeout=5
+SlurmdTimeout=300
 BatchStartTimeout=1
 ReturnToService=2
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
