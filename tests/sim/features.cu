@@ -38,17 +38,13 @@ __global__ void Roomy(long long cycles) {  // 40 KiB a block: five fit on an SM 
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Count(void) {
-    atomicAdd(&counter, 1);
-}
+__global__ void Count(void) { atomicAdd(&counter, 1); }
 __global__ void Wait(long long cycles) {
     long long start = clock64();
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Twice(int *out, const int *in) {
-    out[threadIdx.x] = 2 * in[threadIdx.x];
-}
+__global__ void Twice(int *out, const int *in) { out[threadIdx.x] = 2 * in[threadIdx.x]; }
 struct pair {
     char a;
     double b;
@@ -58,27 +54,16 @@ __global__ void Struct(double *out, struct pair p, bool twice) {
 }
 static void add(void *user) {
     float ms;
-    *(int *)user +=
-        cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
+    *(int *)user += cudaEventElapsedTime(&ms, NULL, NULL) == cudaErrorNotPermitted ? 1 : 1000;
 }
-static void say(const char *what, double value) {
-    printf("%s %g\n", what, value);
-}
+static void say(const char *what, double value) { printf("%s %g\n", what, value); }
 
-int main(void) {
-    int h[256], *d, *d_total, value = 0;
-    float *d_x, x[N];
-    double *d_out, out;
-    cudaStream_t a, high;
-    CHECK(cudaMalloc(&d, sizeof h));
+static int *d;  // of 256
+static cudaStream_t a, high;
+
+static void shared_memory(void) {
+    int h[256], *d_total, value = 0;
     CHECK(cudaMalloc(&d_total, sizeof *d_total));
-    CHECK(cudaMalloc(&d_x, sizeof x));
-    CHECK(cudaMalloc(&d_out, sizeof out));
-    CHECK(cudaStreamCreate(&a));
-    int least, greatest;
-    CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CHECK(cudaStreamCreateWithPriority(&high, cudaStreamNonBlocking, greatest));
-
     for (int i = 0; i < 256; i++)
         h[i] = i;
     CHECK(cudaMemcpy(d, h, sizeof h, cudaMemcpyHostToDevice));
@@ -88,7 +73,12 @@ int main(void) {
     Sum<<<1, 64, 64 * sizeof(int)>>>(d, 256, d_total);
     CHECK(cudaMemcpy(&value, d_total, sizeof value, cudaMemcpyDefault));
     say("sum", value);
+}
 
+static void symbols_and_templates(void) {
+    int h[256], value = 0;
+    float *d_x, x[N];
+    CHECK(cudaMalloc(&d_x, sizeof x));
     for (int i = 0; i < N; i++)
         x[i] = (float)i;
     CHECK(cudaMemcpy(d_x, x, sizeof x, cudaMemcpyHostToDevice));
@@ -108,6 +98,11 @@ int main(void) {
     CHECK(cudaMemcpy(address + 2, &four, sizeof four, cudaMemcpyHostToDevice));
     CHECK(cudaMemcpyFromSymbol(h, table, sizeof table));
     say("symbol", h[2]);
+}
+
+static void arguments(void) {
+    double *d_out, out;
+    CHECK(cudaMalloc(&d_out, sizeof out));
     struct pair p = {1, 2.5};
     Struct<<<1, 1>>>(d_out, p, true);
     CHECK(cudaMemcpy(&out, d_out, sizeof out, cudaMemcpyDeviceToHost));
@@ -117,7 +112,13 @@ int main(void) {
     CHECK(cudaLaunchKernel(Struct, dim3(1), dim3(1), args, 0, 0));
     CHECK(cudaMemcpy(&out, d_out, sizeof out, cudaMemcpyDeviceToHost));
     say("launch_kernel", out);
-    // The same launch again and again must see what changed in between, on either side.
+}
+
+// The same launch again and again must see what changed in between, on either side.
+static void again(void) {
+    int h[256], value = 0;
+    for (int i = 0; i < 256; i++)
+        h[i] = 0;
     int *d_twice, sum = 0;
     CHECK(cudaMalloc(&d_twice, sizeof h));
     for (int round = 0; round < 4; round++) {
@@ -132,13 +133,18 @@ int main(void) {
         sum = 10 * sum + value;
     }
     say("again", sum);
+}
+
+static void host_function(void) {
     int called = 0;
     Wait<<<1, 1, 0, a>>>(cycles(500));
     CHECK(cudaLaunchHostFunc(a, add, &called));
     say("host_function_early", called);
     CHECK(cudaStreamSynchronize(a));
     say("host_function", called);
+}
 
+static void occupancy(void) {
     int blocks;
     CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Count, 1024, 0));
     say("occupancy_threads", blocks);
@@ -146,7 +152,9 @@ int main(void) {
     say("occupancy_blocks", blocks);
     CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Count, 32, 47 << 10));
     say("occupancy_shared", blocks);
+}
 
+static void room_on_the_sms(void) {
     // 132 SMs with two blocks of 1,024 threads each: 265 take two turns, 264 one.
     CHECK(cudaDeviceSynchronize());
     for (int n = 264; n <= 265; n++) {
@@ -156,8 +164,7 @@ int main(void) {
         say(n == 264 ? "turns_264" : "turns_265", (int)((now_us() - t) / 1000));
     }
     // Both kernels' blocks need more than half of an SM's shared memory.
-    CHECK(
-        cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
+    CHECK(cudaFuncSetAttribute(Wait, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
     double t = now_us();
     Wait<<<132, 32, 120 << 10, a>>>(cycles(1000));
     Wait<<<132, 32, 120 << 10, high>>>(cycles(1000));
@@ -171,7 +178,10 @@ int main(void) {
         CHECK(cudaDeviceSynchronize());
         say(n == 660 ? "roomy_660" : "roomy_661", (int)((now_us() - t) / 1000));
     }
-    // A stream of higher priority goes before those that wait.
+}
+
+// A stream of higher priority goes before those that wait.
+static void priorities(void) {
     cudaEvent_t ends[2];
     float ms;
     CHECK(cudaEventCreate(&ends[0]));
@@ -184,8 +194,9 @@ int main(void) {
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaEventElapsedTime(&ms, ends[1], ends[0]));
     say("priority_first", ms > 0.5f);
+}
 
-    // Copying bytes: 1 GiB read and 1 GiB written at the memory's bandwidth.
+static void memory(void) {
     size_t free_bytes, total;
     CHECK(cudaMemGetInfo(&free_bytes, &total));
     say("memory_used", (double)(total - free_bytes) > 0);
@@ -198,6 +209,9 @@ int main(void) {
     free(fetched);
     CHECK(cudaFreeAsync(big, a));
     CHECK(cudaFree(d));
+}
+
+static void device(void) {
     int attribute;
     cudaDeviceProp properties;
     CHECK(cudaDeviceGetAttribute(&attribute, cudaDevAttrClockRate, 0));
@@ -205,8 +219,26 @@ int main(void) {
     CHECK(cudaGetDeviceProperties(&properties, 0));
     printf("name %s\n", properties.name);
     CHECK(cudaDeviceReset());
-    t = now_us();
+    double t = now_us();
     CHECK(cudaFree(0));
     say("context_again", now_us() - t > 300000);
+}
+
+int main(void) {
+    int least, greatest;
+    CHECK(cudaMalloc(&d, 256 * sizeof *d));
+    CHECK(cudaStreamCreate(&a));
+    CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CHECK(cudaStreamCreateWithPriority(&high, cudaStreamNonBlocking, greatest));
+    shared_memory();
+    symbols_and_templates();
+    arguments();
+    again();
+    host_function();
+    occupancy();
+    room_on_the_sms();
+    priorities();
+    memory();
+    device();
     return 0;
 }

@@ -8,29 +8,17 @@ __global__ void Wait(long long cycles) {
     while (clock64() - start < cycles)
         ;
 }
-__global__ void Store(int *p) {
-    *p = 1;
-}
+__global__ void Store(int *p) { *p = 1; }
 
 static void say(const char *what, cudaError_t error) {
     printf("%s %s\n", what, cudaGetErrorName(error));
 }
 
-int main(void) {
-    cudaEvent_t e0, e1, never, quiet, caught0, caught1;
-    cudaStream_t a, b;
-    float ms = 7.0f;
-    CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
-    CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
-    CHECK(cudaEventCreate(&e0));
-    CHECK(cudaEventCreate(&e1));
-    CHECK(cudaEventCreate(&never));
-    CHECK(cudaEventCreate(&caught0));
-    CHECK(cudaEventCreate(&caught1));
-    CHECK(cudaEventCreateWithFlags(&quiet, cudaEventDisableTiming));
-    Wait<<<1, 1, 0, a>>>(1);
-    CHECK(cudaDeviceSynchronize());
+static cudaEvent_t e0, e1, never, quiet, caught0, caught1;
+static cudaStream_t a, b;
+static float ms = 7.0f;
 
+static void events(void) {
     CHECK(cudaEventRecord(e0, a));
     say("elapsed_never_recorded", cudaEventElapsedTime(&ms, e0, never));
     CHECK(cudaEventRecord(quiet, a));
@@ -59,7 +47,9 @@ int main(void) {
     printf("elapsed_cross_stream_ms %.2f\n", ms);
     say("query_never_recorded", cudaEventQuery(never));
     say("wait_never_recorded", cudaStreamWaitEvent(b, never, 0));
+}
 
+static void captures(void) {
     cudaGraph_t graph;
     CHECK(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
     CHECK(cudaEventRecord(caught0, a));
@@ -83,7 +73,9 @@ int main(void) {
     say("end_capture_without", cudaStreamEndCapture(a, &graph));
     CHECK(cudaDeviceSynchronize());
     cudaGetLastError();
+}
 
+static void launches(void) {
     Null<<<1, 2048>>>();
     say("launch_2048", cudaGetLastError());
     say("launch_2048_again", cudaGetLastError());
@@ -93,11 +85,14 @@ int main(void) {
     say("peek_keeps", cudaGetLastError());
     Null<<<1, 1, 60 << 10>>>();
     say("launch_too_much_shared", cudaGetLastError());
-    CHECK(
-        cudaFuncSetAttribute(Null, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    CHECK(cudaFuncSetAttribute(Null, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
     Null<<<1, 1, 60 << 10>>>();
     say("launch_shared_opted_in", cudaGetLastError());
-    say("huge_malloc", cudaMalloc((void **)&graph, (size_t)1 << 50));
+}
+
+static void bad_arguments(void) {
+    void *huge;
+    say("huge_malloc", cudaMalloc(&huge, (size_t)1 << 50));
     say("stray_stream", cudaStreamSynchronize((cudaStream_t)0x1234560));
     say("stray_event", cudaEventQuery((cudaEvent_t)0x1234560));
     say("bad_device", cudaSetDevice(1));
@@ -107,12 +102,33 @@ int main(void) {
     say("copy_out_of_bounds", cudaMemcpy(d + 1, h, sizeof h, cudaMemcpyHostToDevice));
     say("copy_wrong_kind", cudaMemcpy(d, h, sizeof h, cudaMemcpyDeviceToHost));
     cudaGetLastError();
+}
 
+static void sticky_error(void) {
+    int *d;
     Store<<<1, 1>>>(NULL);
     say("null_store_launch", cudaGetLastError());
     say("null_store_synchronize", cudaDeviceSynchronize());
     say("sticky_malloc", cudaMalloc(&d, 4));
     say("sticky_last_error", cudaGetLastError());
     say("sticky_last_error_again", cudaGetLastError());
+}
+
+int main(void) {
+    CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+    CHECK(cudaEventCreate(&e0));
+    CHECK(cudaEventCreate(&e1));
+    CHECK(cudaEventCreate(&never));
+    CHECK(cudaEventCreate(&caught0));
+    CHECK(cudaEventCreate(&caught1));
+    CHECK(cudaEventCreateWithFlags(&quiet, cudaEventDisableTiming));
+    Wait<<<1, 1, 0, a>>>(1);
+    CHECK(cudaDeviceSynchronize());
+    events();
+    captures();
+    launches();
+    bad_arguments();
+    sticky_error();
     return 0;
 }
