@@ -27,7 +27,6 @@ OK, OPTIONAL, FIX = "ok", "-", "FIX"
 APT = "sudo apt-get install -y {}"
 TOOLKIT = "https://docs.nvidia.com/cuda/cuda-installation-guide-linux/"
 OLDEST_TOOLKIT, OLDEST_PYTHON, OLDEST_MAKE = (12, 0), (3, 9), (4, 0)
-COMPUTE_MAJOR, COMPUTE_MINOR = 75, 76  # enum CUdevice_attribute
 
 TRIAL = """#include <cuda_runtime.h>
 __global__ void Kernel(void) {}
@@ -128,16 +127,6 @@ def check_host_compiler():
 
 
 # The CUDA Toolkit.
-
-def find_nvcc():
-    """As the Makefile looks for it: NVCC, CUDA_HOME, PATH, the usual place."""
-    home = os.environ.get("CUDA_HOME")
-    for path in (os.environ.get("NVCC"), home and f"{home}/bin/nvcc", shutil.which("nvcc"),
-                 "/usr/local/cuda/bin/nvcc"):
-        if path and shutil.which(path):
-            return shutil.which(path)
-    return None
-
 
 def elsewhere():
     """A Toolkit that is installed where nobody looks."""
@@ -241,30 +230,18 @@ def check_device(driver, devices, why):
                 "restart the machine; in a container, pass the GPU in")
 
 
-def device_attribute(driver, attribute):
-    device, value = ctypes.c_int(), ctypes.c_int(0)
-    try:
-        driver.cuDeviceGet(ctypes.byref(device), 0)
-        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) == 0:
-            return value.value
-    except AttributeError:
-        pass
-    return None
-
-
-def check_architecture(driver, nvcc):
-    major, minor = (device_attribute(driver, a) for a in (COMPUTE_MAJOR, COMPUTE_MINOR))
-    if major is None or minor is None:
+def check_architecture(arch, nvcc):
+    if not arch:
         return Item("architecture", FIX, "the driver does not tell the device's architecture: "
                     "restart the machine")
-    arch = f"sm_{major}{minor}"
+    number = int(arch[len("sm_"):])
     if not nvcc:
         return Item("architecture", OK, arch)
     known = sorted(int(n) for n in re.findall(r"compute_(\d+)\b", call(
         nvcc, "--list-gpu-arch", seconds=60)[1]))
-    if not known or 10 * major + minor in known:
+    if not known or number in known:
         return Item("architecture", OK, arch + (", which nvcc compiles for" if known else ""))
-    if 10 * major + minor < known[0]:
+    if number < known[0]:
         return Item("architecture", FIX, f"{arch} is older than what this Toolkit compiles for "
                     f"(sm_{known[0]} and later): install an older one, such as 12.x: {TOOLKIT}")
     return Item("architecture", FIX, f"{arch} is not among what this Toolkit compiles for (up to "
@@ -423,20 +400,18 @@ def examine():
     yield from shared
     driver = load_driver()
     devices, why = gpu.visible_devices() if driver else ([], "no NVIDIA driver")
-    nvcc = find_nvcc()
+    nvcc = gpu.find_nvcc()
     toolkit, release = check_nvcc(nvcc, bool(devices))
     yield toolkit
     hardware = [check_driver(driver, release)]
     if release:
-        arch = ([device_attribute(driver, a) for a in (COMPUTE_MAJOR, COMPUTE_MINOR)]
-                if devices else None)
-        hardware.append(check_nvcc_compiles(nvcc, bool(devices), arch and f"sm_{arch[0]}{arch[1]}"))
+        hardware.append(check_nvcc_compiles(nvcc, bool(devices), devices and gpu.architecture()))
         yield hardware[-1]
     yield hardware[0]
     hardware.append(check_device(driver, devices, why))
     yield hardware[-1]
     if devices:
-        hardware.append(check_architecture(driver, nvcc if release else None))
+        hardware.append(check_architecture(gpu.architecture(), nvcc if release else None))
         yield hardware[-1]
         yield check_processes(devices[0]["bus_id"])
         yield check_mig(devices[0]["name"])

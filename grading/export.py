@@ -277,7 +277,7 @@ def need_roster(graded, options, what):
 
 
 def write(text, path):
-    """To a file, whole or not at all, or to standard output."""
+    """To a file, whole or not at all, or to standard output. A folder that is not there is a mistake."""
     data = text.encode("utf-8", "replace")
     if not path:
         sys.stdout.buffer.write(data)

@@ -42,6 +42,13 @@ def visible_devices():
     return found, ""
 
 
+def find_nvcc():
+    """The compiler where the Makefile finds it, too: NVCC, CUDA_HOME, PATH, the usual place; or None."""
+    home = os.environ.get("CUDA_HOME")
+    places = (os.environ.get("NVCC"), home and f"{home}/bin/nvcc", "nvcc", "/usr/local/cuda/bin/nvcc")
+    return next((found for found in (shutil.which(p) for p in places if p) if found), None)
+
+
 def architecture():
     """What nvcc's -arch=native would mean here, as sm_90; nothing where the driver does not say."""
     driver, device, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), []
@@ -105,9 +112,8 @@ def locked(bus_id, folder=None):
 def pick_backend():
     """cuda where a GPU and a CUDA Toolkit are there, else sim, saying so in one line."""
     devices, why = visible_devices()
-    toolkit = (os.environ.get("NVCC") or os.environ.get("CUDA_HOME") or shutil.which("nvcc")
-               or os.path.exists("/usr/local/cuda/bin/nvcc"))
-    if devices and toolkit:
+    # Who names one is to hear from make if it is not there.
+    if devices and (os.environ.get("NVCC") or os.environ.get("CUDA_HOME") or find_nvcc()):
         return "cuda"
     why = why or "no nvcc, so no CUDA Toolkit, on this machine"
     print(f"{why}: using the SIMULATED device (BACKEND=cuda insists on hardware)",

@@ -25,7 +25,6 @@ from grades import (COULD_NOT_GRADE, FAILED, GRADED, MISSING, NOT_BUILT, REFUSED
                     UNREADABLE)
 from workshop import Infrastructure, Workshop
 
-REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
 NEAR = 0.1               # a figure so near to its bound, relative, is measured again
 NOT_GRADING = {"export.py", "report.py", "roster.py", "grades.py", "slurm.py"}  # what no grade depends on
 
@@ -120,7 +119,7 @@ class Grader:
     def reference(self, stem, again=False):
         """(Output or None, why there is none). Raises Infrastructure where the solution fails."""
         kept = self.references.get(stem)
-        if kept and not again and time.monotonic() - kept[0] < REFERENCE_AGE:
+        if kept and not again and time.monotonic() - kept[0] < runner.REFERENCE_AGE:
             return kept[1]
         source = runner.KIT / "solutions" / f"{stem}.cu"
         if not source.exists():

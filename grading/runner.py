@@ -22,9 +22,10 @@ import gpu
 import progress
 
 KIT = Path(__file__).resolve().parent.parent
-TIME_LIMIT = 120.0      # seconds; the slowest lab takes about five on an H200
-OUTPUT_LIMIT = 1 << 20  # bytes; a lab prints a few thousand
-POLL = 0.05             # seconds between looks at a running program
+TIME_LIMIT = 120.0       # seconds; the slowest lab takes about five on an H200
+REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine minutes ago"
+OUTPUT_LIMIT = 1 << 20   # bytes; a lab prints a few thousand
+POLL = 0.05              # seconds between looks at a running program
 SKIPPED = 77
 
 

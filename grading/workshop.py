@@ -80,7 +80,7 @@ class Workshop:
         self.arch = self.arch or gpu.architecture()
 
     def _find_compiler(self):
-        self.nvcc = find_nvcc()
+        self.nvcc = gpu.find_nvcc()
         if not self.nvcc:
             raise Infrastructure("no nvcc: install the CUDA Toolkit, or say NVCC=/path/to/nvcc")
         toolkit = str(Path(os.path.realpath(self.nvcc)).parent.parent)
@@ -274,13 +274,6 @@ def folder_for(out):
     which the sandbox's user may not be able to reach."""
     tail = hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()[:12]
     return Path(tempfile.gettempdir()) / f"labs-class.{os.getuid()}.{tail}"
-
-
-def find_nvcc():
-    """Where the Makefile finds it: NVCC, CUDA_HOME, PATH, the usual place."""
-    places = [os.environ.get("NVCC"), os.environ.get("CUDA_HOME") and
-              os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc"), "nvcc", "/usr/local/cuda/bin/nvcc"]
-    return next((found for found in (shutil.which(p) for p in places if p) if found), "")
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ Each run is graded twice: alone, and as a student's copy would be, beside a solu
 before. Exit 1 if a check failed.
 """
 import argparse
+import concurrent.futures
 import contextlib
 import csv
 import os
@@ -164,9 +165,10 @@ def on_device(path, folder):
     """A Tally of all solutions on the simulated device of a parameter file."""
     tally, whole = Tally(f"simulated {path.stem}"), kit.Path(folder) / path.name
     whole.write_text(parameters(path), encoding="utf-8")
-    for stem in kit.STEMS:
-        with unittest.mock.patch.dict(os.environ, SIM_DEVICES="2", SIM_DEVICE_FILE=str(whole)):
-            run, trace = kit.measure(program(stem, "sim"), stem, "sim")
+    with unittest.mock.patch.dict(os.environ, SIM_DEVICES="2", SIM_DEVICE_FILE=str(whole)), \
+            concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        runs = list(pool.map(lambda stem: kit.measure(program(stem, "sim"), stem, "sim"), kit.STEMS))
+    for stem, (run, trace) in zip(kit.STEMS, runs):
         tally.add(stem, *(judge(stem, run.out, run, None, trace) if not run.problem else (
             ACCUSED, [f"{stem}: {run.problem}"])))
     return tally
