@@ -400,18 +400,18 @@ def examine():
     yield from shared
     driver = load_driver()
     devices, why = gpu.visible_devices() if driver else ([], "no NVIDIA driver")
-    nvcc = gpu.find_nvcc()
+    nvcc, arch = gpu.find_nvcc(), gpu.architecture() if devices else ""
     toolkit, release = check_nvcc(nvcc, bool(devices))
     yield toolkit
     hardware = [check_driver(driver, release)]
     if release:
-        hardware.append(check_nvcc_compiles(nvcc, bool(devices), devices and gpu.architecture()))
+        hardware.append(check_nvcc_compiles(nvcc, bool(devices), arch))
         yield hardware[-1]
     yield hardware[0]
     hardware.append(check_device(driver, devices, why))
     yield hardware[-1]
     if devices:
-        hardware.append(check_architecture(gpu.architecture(), nvcc if release else None))
+        hardware.append(check_architecture(arch, nvcc if release else None))
         yield hardware[-1]
         yield check_processes(devices[0]["bus_id"])
         yield check_mig(devices[0]["name"])

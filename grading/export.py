@@ -22,6 +22,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import grades
 import roster
+import runner
 from grades import COULD_NOT_GRADE, GRADED, MISSING, NOT_BUILT, SKIPPED, UNREADABLE
 
 DONE, USAGE, COULD_NOT = 0, 2, 3
@@ -284,7 +285,7 @@ def write(text, path):
         sys.stdout.flush()
         return
     path = Path(path)
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(runner.part_of(path))
     part.write_bytes(data)
     os.replace(part, path)
 

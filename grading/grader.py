@@ -316,8 +316,7 @@ def points_alone(check):
     trace, no solution beside it, nor the processor time, which bubblewrap hides."""
     formulas = [f for f in (check.formula, check.recompute) if f]
     unknown = any(f.needs_trace or "process_cpu" in f.names for f in formulas)
-    compared = check.reference_factor and check.min is check.max is check.recompute is None
-    return 0 if unknown or compared else check.points
+    return 0 if unknown or check.only_compares else check.points
 
 
 def short(v):

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import roster
+import runner
 
 GRADED, MISSING, REFUSED, NOT_BUILT, FAILED, UNREADABLE, SKIPPED, COULD_NOT_GRADE = (
     "graded", "not handed in", "refused", "did not build", "failed", "unreadable", "skipped",
@@ -22,7 +23,7 @@ def write(folder, grade):
     labs = ",\n".join(json.dumps(lab, ensure_ascii=False) for lab in grade["labs"])
     text = "{\n" + ",\n".join(lines) + ',\n"labs": [\n' + labs + "\n]\n}\n"
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".grade.{os.uname().nodename}.{os.getpid()}.part"
+    part = folder / runner.part_of(folder / "grade.json")
     try:
         with open(part, "wb") as file:
             file.write(text.encode("utf-8", "surrogatepass"))

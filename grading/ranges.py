@@ -56,6 +56,11 @@ class Check:
         self.equals, self.tolerance, self.points = [], 0.02, 0
         self.only = self.why = self.if_low = self.if_high = self.if_wrong = ""
 
+    @property
+    def only_compares(self):
+        """Whether it has nothing but the solution's figure to hold its own against."""
+        return bool(self.reference_factor) and self.min is self.max is self.recompute is None
+
     def names(self):
         """The metrics that this check needs."""
         names = set() if self.formula else {self.name}

@@ -238,8 +238,8 @@ static bool event_done(const struct CUevent_st *event) {
     return !event->recorded || stream_done(event->stream, event->seq);
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-    ENTER(param.query_us, NEEDS_CONTEXT);
+// Why the host may not ask about an event, or wait for it; cudaSuccess if it may.
+static cudaError_t refuse_event(cudaEvent_t event) {
     if (!is_event(event))
         return fail(cudaErrorInvalidResourceHandle);
     trace_event(event, false);
@@ -247,6 +247,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
         capture_forbids(NULL);
         return fail(cudaErrorCapturedEvent);
     }
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    ENTER(param.query_us, NEEDS_CONTEXT);
+    cudaError_t refused = refuse_event(event);
+    if (refused != cudaSuccess)
+        return refused;
     if (!event_done(event))
         return cudaErrorNotReady;  // an answer, not kept as the last error
     order_join(&sim.host, &event->order);
@@ -255,13 +263,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     ENTER(param.sync_us, NEEDS_CONTEXT);
-    if (!is_event(event))
-        return fail(cudaErrorInvalidResourceHandle);
-    trace_event(event, false);
-    if (event->capture != NULL) {
-        capture_forbids(NULL);
-        return fail(cudaErrorCapturedEvent);
-    }
+    cudaError_t refused = refuse_event(event);
+    if (refused != cudaSuccess)
+        return refused;
     // The event's own flag decides; the device's does not, as recorded.
     if (event->recorded)
         host_wait(event->stream, event->seq,
