@@ -36,8 +36,3 @@ static inline double event_timer_us(struct event_timer *timer) {
     CUDA_CHECK(cudaEventElapsedTime(&ms, timer->start, timer->stop));
     return 1e3 * (double)ms;
 }
-
-static inline void event_timer_destroy(struct event_timer *timer) {
-    CUDA_CHECK(cudaEventDestroy(timer->start));
-    CUDA_CHECK(cudaEventDestroy(timer->stop));
-}

@@ -114,7 +114,6 @@ int main(void) {
     print_measured("event_null", "us", &one);
     print_measured("event_null_batch", "us", &many);
     print_derived("sm_clock", "MHz", (double)cycles / samples_median(&batch));
-    event_timer_destroy(&timer);
     lab_end("03", "eventTiming");
     return 0;
 }

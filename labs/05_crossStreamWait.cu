@@ -46,6 +46,7 @@ static int *d_data, *d_copy, *h_copy;
 static long long producer_cycles, bystander_cycles;
 static cudaStream_t a, b, c;
 static cudaEvent_t produced;  // made anew for each use: nobody has recorded it yet
+static struct event_timer consumer, bystander;
 
 // The four ways to order the consumer behind the producer, or not to. Each returns whether
 // its lines have been written.
@@ -91,7 +92,6 @@ enum { STALE, HOST_BUSY, CONSUMER, BYSTANDER, READINGS };
 // One round of one way: elements that the consumer got wrong; microseconds that the host
 // needed to submit it all; microseconds until the consumer, and the bystander, was done.
 static void play(const char *name, bool (*way)(int), int value, struct samples seen[READINGS]) {
-    struct event_timer consumer = event_timer_create(), bystander = event_timer_create();
     CUDA_CHECK(cudaEventCreateWithFlags(&produced, cudaEventDisableTiming));
     CUDA_CHECK(cudaMemset(d_data, 0, N * sizeof *d_data));
     CUDA_CHECK(cudaDeviceSynchronize());
@@ -119,8 +119,6 @@ static void play(const char *name, bool (*way)(int), int value, struct samples s
     samples_add(&seen[CONSUMER], written ? event_timer_us(&consumer) : NAN);
     samples_add(&seen[BYSTANDER], written ? event_timer_us(&bystander) : NAN);
     CUDA_CHECK(cudaEventDestroy(produced));
-    event_timer_destroy(&consumer);
-    event_timer_destroy(&bystander);
 }
 
 int main(void) {
@@ -137,6 +135,8 @@ int main(void) {
     CUDA_CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&c, cudaStreamNonBlocking));
+    consumer = event_timer_create();
+    bystander = event_timer_create();
 
     play("warm_up", no_wait, -1, warm_up);
     for (int i = 1; i <= REPEATS; i++) {
