@@ -5,14 +5,14 @@
 
 #include "samples.h"
 
-// About four figures that mean something, and never an exponent.
-static inline const char *number_text(double value, char text[32]) {
+// About four figures that mean something, and never an exponent: printf("%.*f", FIGURE(x)).
+#define FIGURE(value) decimals(value), (value)
+
+static inline int decimals(double value) {
     double size = fabs(value);
-    int decimals = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.1 ? 3 : 5;
     if (value == floor(value) && size < 1e9)
-        decimals = 0;  // counts, and whole numbers of cycles
-    snprintf(text, 32, "%.*f", decimals, value);
-    return text;
+        return 0;  // counts, and whole numbers of cycles
+    return size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.1 ? 3 : 5;
 }
 
 // measured NAME = MEDIAN UNIT (median of N, ...). NAME may carry one parameter, as in
@@ -20,17 +20,16 @@ static inline const char *number_text(double value, char text[32]) {
 // extremes of a thousand are its two rarest accidents.
 static inline void print_measured(const char *name, const char *unit, const struct samples *s) {
     double median = samples_median(s);
-    char a[32], b[32], c[32], d[32], e[32];
     if (isnan(median)) {
         printf("unmeasured %s %s\n", name, unit);
         return;
     }
-    printf("measured %s = %s %s (median of %d, ", name, number_text(median, a), unit, s->count);
+    printf("measured %s = %.*f %s (median of %d, ", name, FIGURE(median), unit, s->count);
     if (s->count >= 20)
-        printf("quartiles %s %s, ", number_text(samples_quantile(s, 0.25), b),
-               number_text(samples_quantile(s, 0.75), c));
-    printf("min %s, max %s)\n", number_text(samples_quantile(s, 0.0), d),
-           number_text(samples_quantile(s, 1.0), e));
+        printf("quartiles %.*f %.*f, ", FIGURE(samples_quantile(s, 0.25)),
+               FIGURE(samples_quantile(s, 0.75)));
+    printf("min %.*f, max %.*f)\n", FIGURE(samples_quantile(s, 0.0)),
+           FIGURE(samples_quantile(s, 1.0)));
     fflush(stdout);
 }
 
@@ -50,11 +49,10 @@ static inline void print_measured_once(const char *name, const char *unit, doubl
 // Computed from measured figures; the grader computes it again. Where one of them was zero
 // there is nothing to compute.
 static inline void print_derived(const char *name, const char *unit, double value) {
-    char text[32];
     if (!isfinite(value))
         printf("unmeasured %s %s\n", name, unit);
     else
-        printf("derived %s = %s %s\n", name, number_text(value, text), unit);
+        printf("derived %s = %.*f %s\n", name, FIGURE(value), unit);
 }
 
 // A word: an error's name, yes, no. NULL is a TODO that is not done yet.

@@ -65,7 +65,7 @@ class Shape(unittest.TestCase):
 
     def test_common_headers_stay_small(self):
         lines = sum(len(p.read_text().splitlines()) for p in (kit.KIT / "common").glob("*.h"))
-        self.assertLess(lines, 400)
+        self.assertLess(lines, 420)
 
 
 class Figures(unittest.TestCase):

@@ -71,6 +71,10 @@ class Sanitized(unittest.TestCase):
         self.assertEqual((code, out), (3, ""))
         self.assertRegex(err, r"^tests/headers\.cpp:\d+: in main\(\): cudaStreamWaitEvent\(.*\n"
                               r"  cudaErrorInvalidResourceHandle \(400\): ")
+        core = min(os.sched_getaffinity(0))  # one for two: each waits half of the time
+        two = [subprocess.Popen([program, "core"], preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+               for _ in range(2)]
+        self.assertIn(0, [one.wait() for one in two])
 
     def test_the_simulated_device(self):
         run = subprocess.run([sys.executable, "tests/sim/test_sim.py"], cwd=kit.KIT, text=True,
