@@ -13,6 +13,8 @@ One section a check; its name is the metric checked, unless it has a formula:
     tolerance = 0.02      of recompute, relative; this is the default
     reference_factor = 2  also within this factor of the solution's figure on the same machine;
                           alone it needs one, and is skipped where there is none
+    rests_on = two_streams    another check, or several: a | b. While one is inconclusive this one
+                          cannot fail: for what the lab takes from figures, as a word for their sort
     only = hardware       left out, with its points, on the simulated device, which has no such thing
     points = 3
     todo = 3              the TODO of the lab that this check is about
@@ -34,7 +36,7 @@ from formula import Formula, FormulaError
 
 HERE = Path(__file__).resolve().parent / "ranges"
 KEYS = {"formula", "recompute", "unit", "min", "max", "equals", "tolerance", "reference_factor",
-        "points", "todo", "only", "why", "if_low", "if_high", "if_wrong"}
+        "points", "todo", "rests_on", "only", "why", "if_low", "if_high", "if_wrong"}
 GIVEN = {"device_mhz", "device_sms", "process_wall", "process_cpu"}
 
 
@@ -53,7 +55,7 @@ class Check:
         self.name = name
         self.formula = self.recompute = self.min = self.max = self.reference_factor = None
         self.todo = self.unit = None
-        self.equals, self.tolerance, self.points = [], 0.02, 0
+        self.equals, self.rests_on, self.tolerance, self.points = [], [], 0.02, 0
         self.only = self.why = self.if_low = self.if_high = self.if_wrong = ""
 
     @property
@@ -99,6 +101,11 @@ def _load(path, _changed, _size):
               parser.sections()]
     if not checks:
         raise RangeError(f"{path}:1: holds no check")
+    for check in checks:
+        for name in set(check.rests_on) - {other.name for other in checks}:
+            line = _line_of(text.splitlines(), check.name, "rests_on")
+            raise RangeError(f"{path}:{line}: [{check.name}] rests_on = {name}: is no check of this "
+                             "file")
     return checks
 
 
@@ -139,8 +146,8 @@ def _check(section, path, lines):
                 setattr(check, key, Formula(text))
             except FormulaError as error:
                 fail(key, f"{key}: {error}")
-        elif key == "equals":
-            check.equals = [word.strip() for word in text.split("|")]
+        elif key in ("equals", "rests_on"):
+            setattr(check, key, [word.strip() for word in text.split("|")])
         else:
             setattr(check, key, text)
     if not check.points:

@@ -86,6 +86,7 @@ class Trace:
         self.truncated = {}   # region -> lines left out, since it held too many
         self.lost = 0         # records that the tracer itself could not keep
         self.complete = False  # whether the program came to its end
+        self.warnings = []    # what the traced run printed of them
 
     # ---- What the range files ask ------------------------------------------------------
 
@@ -573,11 +574,12 @@ def capture(program, backend, echo=None):
 
 
 def describe(trace, out):
-    """Name the lab and the device by what the program printed."""
+    """The lab, the device and the warnings, by what the program printed."""
     text = out.decode(errors="replace")
     lab = re.search(r"^lab (\d\d \w+)", text, re.MULTILINE)
     device = re.search(r"^device ([^,\n]+)", text, re.MULTILINE)
     trace.lab, trace.device = lab[1] if lab else "", device[1] if device else ""
+    trace.warnings = re.findall(r"^warning (.*)", text, re.MULTILINE)
 
 
 def kept_at(folder, backend, stem):

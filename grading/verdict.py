@@ -8,7 +8,7 @@ PASS, FAIL, UNMEASURED, INCONCLUSIVE = "pass", "FAIL", "unmeasured", "inconclusi
 SKIPPED = "skipped"  # counts neither way
 
 # How common/device.h's warnings begin of what is not the program's own doing.
-SPOILERS = ("another process is on this GPU", "MPS is running")
+SPOILERS = ("another process is on this", "MPS is running")
 
 
 class Verdict:
@@ -72,15 +72,35 @@ def judge(output, checks, reference=None, process_wall=None, process_cpu=None, t
         _spread_of_derived(checks, *there)
     here = (*here, trace)
     todos = {check.name: check.todo for check in checks if check.todo}
-    spoiled = next((text for text in output.warnings if text.startswith(SPOILERS)), "")
-    return [_excused(_judge(check, output, here, there, todos), spoiled) for check in checks]
+    seen = {check.name: _excused(_judge(check, output, here, there, todos), spoiled(
+        output, reference if check.reference_factor else None,
+        trace if check.formula and check.formula.needs_trace else None)) for check in checks}
+    return [_resting(verdict, seen) for verdict in seen.values()]
 
 
-def _excused(seen, spoiled):
-    """Nobody is blamed for a figure that another process may have spoiled; it earns nothing."""
-    if seen.state != FAIL or not spoiled or seen.recomputed:
+def spoiled(*sources):
+    """What was not the program's own doing in the runs that a verdict is from: the warning, or
+    nothing. A source is an Output, a tracing.Trace, or None."""
+    return next((text for source in sources if source for text in source.warnings
+                 if text.startswith(SPOILERS)), "")
+
+
+def _resting(seen, others):
+    """What the lab has taken from a figure is as uncertain as the figure, if it could be taken
+    at all."""
+    noisy = [name for name in seen.check.rests_on
+             if name in others and others[name].state == INCONCLUSIVE]
+    if seen.state not in (FAIL, UNMEASURED) or not noisy:
         return seen
-    return Verdict(seen.check, INCONCLUSIVE, seen.shown, f"too much was going on to say ({spoiled}); "
+    return Verdict(seen.check, INCONCLUSIVE, seen.shown, f"rests on {noisy[0]}, which is too noisy to "
+                   f"say; run again on a quiet machine. If it stays: {seen.message}")
+
+
+def _excused(seen, why):
+    """Nobody is blamed for a figure that another process may have spoiled; it earns nothing."""
+    if seen.state != FAIL or not why or seen.recomputed:
+        return seen
+    return Verdict(seen.check, INCONCLUSIVE, seen.shown, f"too much was going on to say ({why}); "
                    f"run again when it is gone. If it stays: {seen.message}")
 
 
@@ -135,7 +155,7 @@ def _judge(check, output, environ, reference, todos):
     except NoValue as error:
         if error.name == "process_cpu":
             return Verdict(check, SKIPPED, "", "needs the processor time of the process")
-        return not_measured(check, error, output, todos)
+        return not_measured(check, _why_underived(check, error, values, series), output, todos)
     unit = _unit(check, output)
     worst = max(figures, key=lambda figure: _outside(check, figure[0]))
     shown = f"{number_text(worst[0])} {unit}".rstrip()
@@ -190,6 +210,16 @@ def _far_from_reference(check, mine, its, unit):
                        "solution measures: too noisy to say; run again on a quiet machine. If it "
                        f"stays: {message}")
     return Verdict(check, FAIL, shown, message)
+
+
+def _why_underived(check, missing, values, series):
+    """A derived figure that is missing since its own figures do not determine it: that is why."""
+    if check.recompute and missing.name == check.name:
+        try:
+            check.recompute.evaluate(values, series)
+        except NoValue as error:
+            return missing if error.name else error
+    return missing
 
 
 def _judge_word(check, output, todos):

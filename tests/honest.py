@@ -15,7 +15,6 @@ before. Exit 1 if a check failed.
 """
 import argparse
 import concurrent.futures
-import contextlib
 import csv
 import os
 import random
@@ -225,10 +224,12 @@ def noisy(text, stem, dice):
     values, series = verdict.environment(output.parse("".join(lines).encode(), stem))
     for check in ranges.load(stem):
         if check.recompute:  # the lab derives it from what it has measured
-            with contextlib.suppress(NoValue):
+            try:
                 value = check.recompute.evaluate(values, series)[0]
-                lines = [re.sub(rf"^(derived {check.name} = )\S+", rf"\g<1>{value:.6g}", line)
-                         for line in lines]
+                now = rf"derived {check.name} = {value:.6g} \1"
+            except NoValue:
+                now = rf"unmeasured {check.name} \1"
+            lines = [re.sub(rf"^derived {check.name} = \S+ (\S+)", now, line) for line in lines]
     return "".join(lines)
 
 
