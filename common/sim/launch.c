@@ -66,11 +66,9 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     sim.last_launched = launch->function;
     struct kernel *kernel = kernel_of(launch->function);
     cudaError_t error = launch_error(launch, kernel);
-    if (error == cudaSuccess && stream->device != current_device())
-        error = cudaErrorInvalidResourceHandle;
     if (error != cudaSuccess)
         return fail(error);
-    load(kernel, stream->device, captured);
+    load(kernel, stream->device, captured);  // the stream's, whichever is current
     struct op *op = op_new(OP_KERNEL, launch->name);
     op->kernel = kernel;
     op->launch = malloc(sizeof *launch + launch->args_bytes);

@@ -7,6 +7,7 @@ __global__ void Wait(long long cycles) {
     while (clock64() - start < cycles)
         ;
 }
+__global__ void Write(int *word, int value) { *word = value; }
 static void say(const char *what, cudaError_t error) {
     printf("%s %s\n", what, cudaGetErrorName(error));
 }
@@ -48,15 +49,20 @@ int main(void) {
     say("query_across", cudaEventQuery(stop[0]));
     say("synchronize_across", cudaEventSynchronize(stop[0]));
     cudaGetLastError();
-    Wait<<<1, 1, 0, s[0]>>>(1);
-    say("launch_across", cudaGetLastError());
     int can, *d0, *d1, h = 5, back = 0;
+    CHECK(cudaSetDevice(0));
+    CHECK(cudaMalloc(&d0, sizeof h));
+    CHECK(cudaSetDevice(1));
+    Write<<<1, 1, 0, s[0]>>>(d0, 7);  // no other device may write there
+    say("launch_across", cudaGetLastError());
+    say("where_the_stream_is", cudaStreamSynchronize(s[0]));
+    CHECK(cudaMemcpy(&back, d0, sizeof h, cudaMemcpyDeviceToHost));
+    printf("written %d\n", back);
     CHECK(cudaDeviceCanAccessPeer(&can, 0, 1));
     CHECK(cudaDeviceEnablePeerAccess(0, 0));
     say("enable_twice", cudaDeviceEnablePeerAccess(0, 0));
     CHECK(cudaMalloc(&d1, sizeof h));
     CHECK(cudaSetDevice(0));
-    CHECK(cudaMalloc(&d0, sizeof h));
     CHECK(cudaMemcpy(d0, &h, sizeof h, cudaMemcpyHostToDevice));
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemcpyPeerAsync(d1, 1, d0, 0, sizeof h, s[0]));

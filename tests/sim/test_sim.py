@@ -146,7 +146,7 @@ class Returns(unittest.TestCase):
             "record_across": "cudaErrorInvalidResourceHandle",
             "elapsed_across": "cudaErrorInvalidResourceHandle",
             "query_across": "cudaSuccess", "synchronize_across": "cudaSuccess",
-            "launch_across": "cudaErrorInvalidResourceHandle",
+            "launch_across": "cudaSuccess", "where_the_stream_is": "cudaSuccess", "written": "7",
             "enable_twice": "cudaErrorPeerAccessAlreadyEnabled", "peer": "1 5"})
 
     def test_no_device(self):
