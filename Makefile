@@ -79,7 +79,7 @@ help:
 	@echo 'make bench             what an error check adds to a launch (needs a GPU)'
 	@echo 'make bench-class       what grading a class of 300 costs'
 	@echo 'make starters          make labs/ from solutions/; starters-check compares'
-	@echo 'make fidelity          the simulated device beside the recorded H200'
+	@echo 'make fidelity          the simulated device beside two recorded H200s'
 	@echo 'make compile-commands  what clangd needs to understand the sources'
 	@echo
 	@echo 'LAB=01          one lab; all without it'
@@ -189,7 +189,7 @@ watch hint:
 doctor:
 	@$(PYTHON) grading/doctor.py
 
-# The simulated device beside the recorded H200; writes the table of common/sim/README.md.
+# The simulated device beside two recorded H200s; writes the table of common/sim/README.md.
 fidelity:
 	@SIM_DEVICES=2 $(MAKE) -s record MACHINE=simulated-h200 BACKEND=sim DIR=solutions LAB= \
 	    >/dev/null

@@ -155,7 +155,7 @@ def grade(folder, *more):
 
 def grades(options):
     for lab in grade(KIT / "solutions"):
-        odd = [c for c in lab["checks"] if c["verdict"] != "pass"]
+        odd = [c for c in lab["checks"] if c["verdict"] not in ("pass", "skipped")]
         check(not odd and not lab["error"], f"{lab['lab']}: {lab['points']}/{lab['of']} "
               f"{lab['error'] or ''} {lab['notes'] or ''}")
         for c in odd:
