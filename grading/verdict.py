@@ -92,8 +92,8 @@ def _resting(seen, others):
              if name in others and others[name].state == INCONCLUSIVE]
     if seen.state not in (FAIL, UNMEASURED) or not noisy:
         return seen
-    return Verdict(seen.check, INCONCLUSIVE, seen.shown, f"rests on {noisy[0]}, which is too noisy to "
-                   f"say; run again on a quiet machine. If it stays: {seen.message}")
+    return Verdict(seen.check, INCONCLUSIVE, seen.shown, f"rests on {noisy[0]}, of which nothing can "
+                   f"be said; run again on a quiet machine. If it stays: {seen.message}")
 
 
 def _excused(seen, why):
