@@ -35,8 +35,8 @@ def shown_so_far():
 
 
 def todos_open(stem, folder):
-    """The TODOs that the last output leaves open, in order: unmeasured before failed. (None,
-    none) where there is no output that can be judged."""
+    """The TODOs that the last output leaves open, in order: unmeasured before failed; none where
+    there is no output that can be judged."""
     path = compare.result_of(stem, folder)
     if path is None:
         return []

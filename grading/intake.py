@@ -189,30 +189,8 @@ def zip_entry_items(open_it, size, name):
                              f"{ZIP_SIZE >> 20}")
         with open_it() as file:
             data = io.BytesIO(file.read(ZIP_SIZE + 1))
-        yield from zip_items(open_zip(Limited(Raw(data)), name))
+        yield from zip_items(open_zip(Limited(data), name))
     return items
-
-
-class Raw(io.RawIOBase):
-    """Bytes as a raw file, for Limited."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def readable(self):
-        return True
-
-    def seekable(self):
-        return True
-
-    def readinto(self, buffer):
-        return self.data.readinto(buffer)
-
-    def seek(self, *where):
-        return self.data.seek(*where)
-
-    def tell(self):
-        return self.data.tell()
 
 
 # ---- which of them are taken ----

@@ -19,6 +19,7 @@ import sys
 
 import compare
 import runner
+from compare import figure_text
 
 SVG = ("set terminal svg size 800,{} font 'sans-serif,14' background 'white' noenhanced "
        "dashlength 0.8")
@@ -118,8 +119,8 @@ def breakeven(sources, dumb):
     for source in reversed(drawn):
         picture.curve([(0, source.value("launch_null"))] + source.series("launch_wait"), source)
     null, at = drawn[0].value("launch_null"), drawn[0].value("breakeven_cycles")
-    picture.line([(0, null), (end, null)], f"NULL launch: {number(null)} us", "(2,4)")
-    picture.line([(0, 2 * null), (end, 2 * null)], f"2 x NULL: {number(2 * null)} us", "(10,5)")
+    picture.line([(0, null), (end, null)], f"NULL launch: {figure_text(null)} us", "(2,4)")
+    picture.line([(0, 2 * null), (end, 2 * null)], f"2 x NULL: {figure_text(2 * null)} us", "(10,5)")
     if at:
         picture.plot([(at, 0), (at, 2 * null)], "1:2", "", "with lines lw 1.2 dt solid lc rgb "
                      "'#000000'", "with lines")
@@ -147,7 +148,7 @@ def bars(sources, dumb, rows, level=None):
             value, y = source.value(metric), (len(rows) - group) * pitch - place
             if value is not None:
                 boxes.append((value / 2, y, value))
-                picture.label(number(value), value, y, offset="1,0" if dumb else "0.5,0")
+                picture.label(figure_text(value), value, y, offset="1,0" if dumb else "0.5,0")
         fill = ["solid 1", "solid 1", "pattern 4"][source.rank]
         picture.plot(boxes, "($1*0):2:3:(0)" if dumb else "1:2:(0):3:($2-0.42):($2+0.42)",
                      source.label, f"with boxxyerror fs {fill} border lc rgb '#404040' lc rgb "
@@ -270,6 +271,7 @@ def decade_below(value):
 def graph(sources, dumb):
     """11: what a node of a chain costs, launched as a graph and as calls into a stream."""
     names = {"chain_node": "as a graph", "chain_streams": "as calls"}
+    points = {"chain_node": (7, 5, 9), "chain_streams": (6, 4, 8)}  # filled, and hollow
     drawn = having(sources, *names)
     drawn = drawn[:2] if dumb else drawn[:3]
     picture = Picture(dumb, "nodes in the chain (logarithmic)", "microseconds a node")
@@ -282,21 +284,14 @@ def graph(sources, dumb):
         for name, how in names.items():
             rows = source.series(name)
             if rows:
-                point = (7 if name == "chain_node" else 6) if not source.rank else (
-                    5 if name == "chain_node" else 4) if source.rank == 1 else (
-                    9 if name == "chain_node" else 8)
                 picture.plot(rows, "1:2", f"{how}, {source.label}",
-                             f"with linespoints pt {point} ps 1 lw 1.8 dt {DASHES[source.rank]} "
-                             f"lc rgb '{SHADES[source.rank]}'", "with lines")
+                             f"with linespoints pt {points[name][source.rank]} ps 1 lw 1.8 "
+                             f"dt {DASHES[source.rank]} lc rgb '{SHADES[source.rank]}'", "with lines")
     return picture
 
 
 PICTURES = {"02": breakeven, "03": clocks, "06": waiting, "07": timestamps, "08": chunks,
             "10": queue, "11": graph}
-
-
-def number(value):
-    return compare.figure_text(value)
 
 
 def sources_of(stem, folder):
@@ -335,10 +330,10 @@ def gnuplot(script):
 
 def draw(stem, folder, terminal):
     """Write the SVG and, if wanted, print the picture. Raises PlotError."""
-    number_, make = stem[:2], PICTURES[stem[:2]]
+    number, make = stem[:2], PICTURES[stem[:2]]
     sources, notes = sources_of(stem, folder)
     if not any(s.label.startswith("yours") for s in sources):
-        notes.append(f"nothing of yours yet: make grade LAB={number_}")
+        notes.append(f"nothing of yours yet: make grade LAB={number}")
     try:
         if not sources:
             raise PlotError("no output to draw")
@@ -347,10 +342,10 @@ def draw(stem, folder, terminal):
         if terminal:
             sys.stdout.write(gnuplot(make(sources, True).script()).decode().strip("\n\f") + "\n")
     except PlotError as error:
-        raise PlotError(f"lab {number_}: {error}: make grade LAB={number_}") from None
+        raise PlotError(f"lab {number}: {error}: make grade LAB={number}") from None
     finally:
         for note in notes:
-            print(f"lab {number_}: {note}", file=sys.stderr)
+            print(f"lab {number}: {note}", file=sys.stderr)
     print(f"drawn in {os.path.relpath(kept, runner.KIT)}")
 
 

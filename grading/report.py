@@ -21,6 +21,7 @@ import grades
 import ranges
 import roster
 import runner
+import verdict
 from graded import grade_data
 from grades import COULD_NOT_GRADE, GRADED, MISSING, SKIPPED
 
@@ -157,7 +158,7 @@ def anchor(name):
 
 def spread(values, check, machines):
     """An SVG of how a class's figures lie against the plausible band and other machines."""
-    good = [v for v in values if not outside(check, v)]
+    good = [v for v in values if verdict.inside(check, v)]
     inner = sorted(values)[len(values) // 50: len(values) - len(values) // 50] or [0.0]
     seen = inner + list(machines.values())
     log = min(seen) > 0 and max(seen) / min(seen) > 5 and not (check.min is not None and check.min < 0)
@@ -201,15 +202,11 @@ def spread(values, check, machines):
             + "</svg>")
 
 
-def outside(check, value):
-    return (check.min is not None and value < check.min) or (check.max is not None and value > check.max)
-
-
 def bars(values, check, x):
     """A histogram: what is in range, and on top of it what is not."""
     count = {False: [0] * BINS, True: [0] * BINS}
     for value in values:
-        count[outside(check, value)][min(int(x(value) / WIDTH * BINS), BINS - 1)] += 1
+        count[not verdict.inside(check, value)][min(int(x(value) / WIDTH * BINS), BINS - 1)] += 1
     most = max(map(sum, zip(*count.values())), default=0) or 1
     step, paths = WIDTH / BINS, {False: "", True: ""}
     for i in range(BINS):
@@ -339,7 +336,7 @@ def all_figures(graded, checks, recorded):
             its = values[lab, name]
             ordered = sorted(its)
             unit = f" {check.unit}" if check.unit else ""
-            out = sum(outside(check, v) for v in its)
+            out = sum(not verdict.inside(check, v) for v in its)
             caption = (f'<b>{text(name)}</b> <span class="soft">median {plain_number(ordered[len(its) // 2])}'
                        f'{text(unit)}, {len(its)} students' + (f', <span class="bad">{out} outside</span>' if out
                                                                else "") + "</span>")

@@ -73,9 +73,6 @@ class Chart:
             yield Bar((op.device, op.stream), op.start, op.end, self.letters[op.name], op.kind,
                       op.name)
 
-    def overlap(self):
-        return [(a, b) for a, b in overlaps(self.ops)]
-
 
 def letters_of(ops):
     """A letter for each name: of a copy i or o, of a kernel its first that is still free."""
@@ -161,7 +158,7 @@ def gantt(chart):
     for key, name in chart.rows:
         row = painted([b for b in chart.bars if b.row == key], CHART, chart.start, scale)
         lines.append(f"{name[:LABEL - 2]:<{LABEL - 2}}  {row}".rstrip())
-    both = painted([Bar(None, a, b, "=", "kernel", "") for a, b in chart.overlap()
+    both = painted([Bar(None, a, b, "=", "kernel", "") for a, b in overlaps(chart.ops)
                     if (b - a) * scale >= 0.5], CHART, chart.start, scale).replace("|", "=")
     if both.strip():
         lines.append(f"{'at the same time':<{LABEL - 1}} {both}".rstrip())
