@@ -31,7 +31,7 @@ def write(folder, grade):
             os.fsync(file.fileno())
         os.replace(part, folder / "grade.json")
     except OSError:
-        part.unlink()
+        part.unlink(missing_ok=True)  # it may be what could not be made
         raise
     for path in folder.iterdir():
         if path.name not in grade["kept"] and path.name != "grade.json":

@@ -14,6 +14,7 @@ import re
 import stat
 import unicodedata
 import zipfile
+import zlib
 from pathlib import Path
 
 SIZES = {".cu": 1 << 20, ".md": 1 << 20, ".txt": 4 << 20}  # bytes; a lab is a few thousand
@@ -187,8 +188,13 @@ def zip_entry_items(open_it, size, name):
         if size > ZIP_SIZE:
             raise Unreadable(f"{printable(name)} is {size >> 20} MB: a class's labs take less than "
                              f"{ZIP_SIZE >> 20}")
-        with open_it() as file:
-            data = io.BytesIO(file.read(ZIP_SIZE + 1))
+        try:
+            with open_it() as file:
+                data = io.BytesIO(file.read(ZIP_SIZE + 1))
+        except Exception as error:  # what the zip around it raises where that is broken
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise Unreadable(f"{printable(name)} cannot be unpacked: {printable(str(error))}") from None
         yield from zip_items(open_zip(Limited(data), name))
     return items
 
@@ -197,15 +203,18 @@ def zip_entry_items(open_it, size, name):
 
 def take(submission, items, stems):
     by_name = {stem.casefold(): stem for stem in stems}
-    found, others, opened = {}, [], 0
+    found, others, opened, broken, aside = {}, [], 0, "", {}
     queue = [(item, 0) for item in bounded(items)]
     for item, inside in queue:
         name = item.parts[-1] if item.parts else ""
-        if set(item.parts[:-1]) & OTHERS or name.startswith("."):
+        if "__MACOSX" in item.parts or name.startswith("."):
             continue
         match = LAB_FILE.fullmatch(name)
         stem = by_name.get(match["stem"].casefold()) if match else None
-        if stem:
+        if set(item.parts[:-1]) & OTHERS:
+            if stem and match["kind"].lower() != ".md":
+                aside.setdefault(stem, item)
+        elif stem:
             found.setdefault((stem, match["kind"].lower()), []).append((item, match))
         elif name.lower().endswith(".zip") and not item.refused:
             if inside or opened >= 3:
@@ -213,12 +222,22 @@ def take(submission, items, stems):
             else:
                 opened += 1
                 inner = zip_entry_items(item.open_it, item.size, item.path)
-                queue += [(Item((*item.parts[:-1], *i.parts), i.size, i.open_it, i.refused, i.packed), 1)
-                          for i in bounded(inner())]
+                try:
+                    queue += [(Item((*item.parts[:-1], *i.parts), i.size, i.open_it, i.refused, i.packed), 1)
+                              for i in bounded(inner())]
+                except Unreadable as error:
+                    broken = str(error)
+                    submission.notes.append(broken)
         else:
             others.append((item, name))
+    if broken and not found:
+        raise Unreadable(broken)
     for (stem, kind), candidates in sorted(found.items()):
         choose(submission, stem, kind, candidates)
+    for stem, item in sorted(aside.items()):
+        if not any((stem, kind) in submission.files for kind in (".cu", ".txt")):
+            submission.notes.append(f"{item.path} is not graded: what stands in a folder of that name is "
+                                    "the kit's own")
     for item, name in others[:NAMED]:
         submission.notes.append(f"{item.path} {item.refused or 'is not graded'}"
                                 + misnamed(name, stems, submission))
@@ -356,16 +375,17 @@ def of_zip(path, stems):
     items = list(zip_items(archive))
     outer = {item.parts[0] for item in items if len(item.parts) > 1 and not ignored(item.parts[0])}
     flat = [item for item in items if len(item.parts) == 1 and not ignored(item.parts[0])]
-    who = {}
-    for item in items:
-        if item.parts and item.parts[-1] == "submission_metadata.yml":
-            who = gradescope_text(item.read(8 << 20))
     # A zip of one folder, in which the students' are: that folder is only a wrapper.
     if len(outer) == 1 and not flat and not any(
             is_lab_file(item.parts[1], stems) for item in items if len(item.parts) == 2):
         for item in items:
             if len(item.parts) > 1:
                 item.parts = item.parts[1:]
+    who = {}
+    for item in items:  # beside the students' folders: in one it is a student's
+        if item.parts == ("submission_metadata.yml",) and not item.refused:
+            with contextlib.suppress(OSError, zipfile.BadZipFile, zlib.error):
+                who = gradescope_text(item.read(8 << 20))
     for item in items:
         if not item.parts or ignored(item.parts[0]):
             continue
@@ -439,13 +459,17 @@ def gradescope_text(data):
 
 def unique_names(entries):
     """Two of one name (a folder and a zip): the later is called after its place, too."""
-    seen = {}
+    def key(name):
+        return unicodedata.normalize("NFC", name).casefold()
+    seen, all_of_them = set(), {key(entry.name) for entry in entries}
     for entry in entries:
-        key = unicodedata.normalize("NFC", entry.name).casefold()
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] > 1:
-            entry.name = f"{entry.name} ({seen[key]})"
-            entry.hints.append(("twice", entry.name))
+        plain, number = entry.name, 2
+        while key(entry.name) in seen:
+            name, number = f"{plain} ({number})", number + 1
+            if key(name) not in all_of_them:
+                entry.name = name
+                entry.hints.append(("twice", name))
+        seen.add(key(entry.name))
 
 
 def slug(name):
