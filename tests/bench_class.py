@@ -17,8 +17,10 @@ import kit  # noqa: E402
 import runner  # noqa: E402
 import sandbox  # noqa: E402
 
+STUDENTS = 300
 
-def peak_memory(*command):
+
+def cost_of(*command):
     """(seconds, seconds of CPU time, MB of memory at most, exit code) of a command and its children."""
     begun, most = time.monotonic(), 0
     pid = os.fork()
@@ -35,32 +37,31 @@ def peak_memory(*command):
     return seconds, used.ru_utime + used.ru_stime, most / 1e6, os.waitstatus_to_exitcode(status)
 
 
-def measure(students=300, labs=13):
+def measure():
     """[(what, seconds, seconds of CPU time, MB)] of class, export and report."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="labs-bench.") as folder:
         folder = Path(folder)
-        class_of.make(folder, students, labs)
+        class_of.make(folder, STUDENTS)
         grade, out = kit.KIT / "grading" / "grade.py", folder / "out"
         for what, command in (
-                ("class", ("class", folder / "submissions", "--out", out, "--ranges", folder / "ranges",
-                           "--jobs", 2, "--outputs")),
+                ("class", ("class", folder / "submissions", "--out", out, "--jobs", 2, "--outputs")),
                 ("export", ("export", out, "--to", "canvas", "--roster", folder / "roster.csv",
                             "--file", folder / "grades.csv")),
                 ("report", ("report", out, "--file", folder / "class.html"))):
-            seconds, cpu, memory, code = peak_memory(grade, *command)
+            seconds, cpu, memory, code = cost_of(grade, *command)
             assert code == 0, (what, code)
             rows.append((what, seconds, cpu, memory))
     return rows
 
 
-def sandbox_cost(runs=40):
+def sandbox_cost():
     """Milliseconds that one run takes in the sandbox and without, medians."""
     way = sandbox.ways()[0]
 
     def median(make_box):
         took = []
-        for _ in range(runs):
+        for _ in range(40):
             begun = time.monotonic()
             runner.run_command(["/usr/bin/true"], box=make_box())
             took.append((time.monotonic() - begun) * 1e3)
@@ -73,7 +74,7 @@ def main():
     for what, seconds, cpu, memory in rows:
         print(f"{what:<8} {seconds:6.2f} s  {cpu:6.2f} s of CPU  {memory:6.0f} MB")
     print(f"together {sum(r[1] for r in rows):6.2f} s  {sum(r[2] for r in rows):6.2f} s of CPU  "
-          f"{max(r[3] for r in rows):6.0f} MB at most, of 300 students x 13 outputs")
+          f"{max(r[3] for r in rows):6.0f} MB at most, of {STUDENTS} students x {len(kit.STEMS)} outputs")
     try:
         inside, outside = sandbox_cost()
         print(f"a run    {inside:6.1f} ms in the sandbox, {outside:.1f} ms without")

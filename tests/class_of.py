@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: MIT
 """A made-up class: recorded outputs, each student's a little different, some wrong on purpose.
 
-    tests/class_of.py FOLDER [STUDENTS [LABS]]     makes FOLDER/submissions, ranges, roster.csv
-
-With more labs than are recorded, copies under other numbers fill up. No figure of such a class
-is a measurement of anything.
+No figure of such a class is a measurement of anything.
 """
 import random
 import re
-import sys
 from pathlib import Path
 
 import kit
 
-TIMES = re.compile(r"(?m)^((?:measured) \S+ = )(\S+)( (?:ns|us|ms|s) \(median of \d+, )(?:quartiles (\S+) (\S+), )?min (\S+), max (\S+)\)")
+TIMES = re.compile(r"(?m)^(measured \S+ = )(\S+)( (?:ns|us|ms|s) \(median of \d+, )(?:quartiles (\S+) (\S+), )?min (\S+), max (\S+)\)")
 FIRST = ["Ada", "Zoë", "李", "محمد", "Grace", "Søren", "María", "Łukasz", "Anne-Marie", "Noor", "😀 Kim"]
 LAST = ["O'Brien", "Núñez", "王伟", "العربي", "Smith, Jr.", "=cmd()", "van der Berg", "Müller", "\"Q\" Quinn", "Ivanov"]
 
 
 def drift(text, factor):
-    """Every time in an output, times a factor; the spread goes along."""
+    """Every measured time in an output, times a factor; the spread goes along."""
     def one(m):
         a, value, b, q1, q3, low, high = m.groups()
         value, q1, q3, low, high = (x and f"{float(x) * factor:.6g}" for x in (value, q1, q3, low, high))
@@ -28,23 +24,10 @@ def drift(text, factor):
     return TIMES.sub(one, text)
 
 
-def labs_in(folder, count):
-    """[(stem, output, range file)]: the recorded labs, and copies of them up to `count`."""
-    real = [(p.stem, p.read_text()) for p in sorted(kit.RECORDED.glob("*.txt"))
-            if (kit.KIT / f"grading/ranges/{p.stem}.ini").exists()]
-    ranges, labs = folder / "ranges", []
-    ranges.mkdir(parents=True, exist_ok=True)
-    for i in range(count or len(real)):
-        stem, text = real[i % len(real)]
-        new = stem if i < len(real) else f"{20 + i}_{stem[3:]}"
-        (ranges / f"{new}.ini").write_text((kit.KIT / f"grading/ranges/{stem}.ini").read_text())
-        labs.append((new, re.sub(r"(?m)^(lab|finished) \d\d", rf"\1 {new[:2]}", text)))
-    return labs
-
-
-def make(folder, students=300, count=0, seed=1):
-    folder, dice = Path(folder), random.Random(seed)
-    labs = labs_in(folder, count)
+def make(folder, students):
+    """FOLDER/submissions and FOLDER/roster.csv."""
+    folder, dice = Path(folder), random.Random(1)
+    labs = [(p.stem, p.read_text()) for p in sorted(kit.RECORDED.glob("*.txt"))]
     lines = ["Student,ID,SIS User ID,SIS Login ID,Section"]
     for number in range(1, students + 1):
         login = f"user{number:03d}"
@@ -64,7 +47,3 @@ def make(folder, students=300, count=0, seed=1):
                 continue
             (mine / f"{stem}.txt").write_text(text)
     (folder / "roster.csv").write_text("\n".join(lines) + "\n")
-
-
-if __name__ == "__main__":
-    make(sys.argv[1], *map(int, sys.argv[2:4]))

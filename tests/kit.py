@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 KIT = Path(__file__).resolve().parent.parent
+GRADE = [sys.executable, "-W", "error", str(KIT / "grading" / "grade.py")]
 STEMS = sorted(p.stem for p in (KIT / "solutions").glob("[0-9][0-9]_*.cu"))
 RECORDED = KIT / "worksheets" / "recorded" / "nvidia-h200"
 NVCC = next((p for p in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc") if p and Path(p).exists()),
@@ -23,7 +24,7 @@ def call(*command, **more):
 
 
 def grade(*arguments, **more):
-    return call(sys.executable, "-W", "error", KIT / "grading" / "grade.py", *arguments, **more)
+    return call(*GRADE, *arguments, **more)
 
 
 def measure(program, stem, backend):

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: MIT
 """A Slurm of one node on this machine, with configuration, ports and files of its own.
 
-    tests/slurm_node.py FOLDER        until its standard input ends, or Ctrl-C
+    tests/slurm_node.py FOLDER [MAX_ARRAY_SIZE]    until its standard input ends, or Ctrl-C
 
 Says `SLURM_CONF=FOLDER/slurm.conf`, which the commands of Slurm need in their environment.
 The node has four CPUs, whatever this machine has, and two GPUs, which are none. A line `kill`
 on the input ends the node's daemon and all that runs on it, as a node does that dies; `start`
-starts it anew. However this process ends, so does all that it started, and the jobs on it.
+starts it anew. When this process ends, so does all that it started, and the jobs on it, unless
+it is ended by SIGKILL.
 """
 import contextlib
 import ctypes
@@ -21,6 +22,10 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "grading"))
+from sandbox import tree  # noqa: E402
+
+ALL = 10000  # processes
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "srun", "scontrol")
 CONFIGURATION = """ClusterName=labs
 SlurmctldHost={host}(127.0.0.1)
@@ -69,17 +74,6 @@ def free_ports(count):
         return [one.getsockname()[1] for one in sockets]
 
 
-def descendants(pid):
-    """The processes below pid, without it."""
-    found = [pid]
-    for one in found:
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{one}/task"):
-                with open(f"/proc/{one}/task/{task}/children") as file:
-                    found += map(int, file.read().split())
-    return found[1:]
-
-
 def end(find):
     """Kill whatever find() finds until it finds nothing, and take leave of what was ours."""
     while True:
@@ -118,26 +112,20 @@ class Node:
                 cwd=self.folder, env={**os.environ, "PATH": PATH, "SLURM_CONF": str(self.conf)})
 
     def start_all(self):
-        self.start("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
-                   f"--key-file={self.folder}/key", f"--pid-file={self.folder}/munged.pid",
-                   f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed")
+        self.munged = self.start("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
+                                 f"--key-file={self.folder}/key", f"--pid-file={self.folder}/munged.pid",
+                                 f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed")
         self.until(lambda: (self.folder / "munge.socket").exists(), "munged")
         self.controller = self.start("slurmctld", "-D")
         self.start_node()
 
     def start_node(self):
-        self.daemon = self.start("slurmd", "-D", "-f", str(self.conf))
+        self.start("slurmd", "-D", "-f", str(self.conf))
 
     def kill_node(self):
         """With all that runs on it: a task's own supervisor lives on without the daemon."""
-        below_others = set()
-        for pid in (self.controller.pid, *self.others()):
-            below_others |= {pid, *descendants(pid)}
-        end(lambda: [pid for pid in descendants(os.getpid()) if pid not in below_others])
-
-    def others(self):
-        """munged, by its pid file."""
-        return [int((self.folder / "munged.pid").read_text())]
+        others = {pid for one in (self.controller, self.munged) for pid in tree(one.pid, ALL)}
+        end(lambda: [pid for pid in tree(os.getpid(), ALL)[1:] if pid not in others])
 
     def until(self, true, what):
         begun = time.monotonic()
@@ -156,7 +144,8 @@ def main():
         return 2
     # Orphans become children of this process, so that none gets away when all is ended.
     ctypes.CDLL(None, use_errno=True).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, lambda *_: sys.exit(1))
     try:
         node = Node(sys.argv[1], *map(int, sys.argv[2:]))
         node.start_all()
@@ -170,7 +159,7 @@ def main():
     except KeyboardInterrupt:
         pass
     finally:
-        end(lambda: descendants(os.getpid()))
+        end(lambda: tree(os.getpid(), ALL)[1:])
     return 0
 
 

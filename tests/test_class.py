@@ -16,15 +16,18 @@ from pathlib import Path
 
 import class_of
 import graded
+import grader
 import hostile
 import intake
 import kit
+import output
 import ranges
 import roster
 import sandbox
+import verdict
+import workshop
 
 LAB = "01_nullKernelAsync"
-GRADE = [sys.executable, "-W", "error", str(kit.KIT / "grading" / "grade.py")]
 
 
 def no_sandbox():
@@ -51,6 +54,16 @@ def solution(stem=LAB):
     return (kit.KIT / f"solutions/{stem}.cu").read_bytes()
 
 
+def contents(out):
+    """Every file of a class's result but what is of a cluster, without the times."""
+    found = {}
+    for path in sorted(out.rglob("*")):
+        name = path.relative_to(out)
+        if path.is_file() and name.parts[0] not in ("slurm", ".lock"):
+            found[str(name)] = re.sub(rb'"begun": "[^"]*"', b"", path.read_bytes())
+    return found
+
+
 class Class(unittest.TestCase):
     """A folder of submissions and what `class` makes of it."""
 
@@ -67,9 +80,14 @@ class Class(unittest.TestCase):
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
         return path
 
-    def grade(self, *more, submissions=None, expect=0, **options):
-        code, out, err = kit.grade("class", submissions or self.submissions, "--out", self.out, *more,
-                                   **options)
+    def make_class(self, students):
+        """Instead of what was handed in a made-up class; its roster."""
+        class_of.make(self.folder / "made", students)
+        self.submissions = self.folder / "made" / "submissions"
+        return self.folder / "made" / "roster.csv"
+
+    def grade(self, *more, expect=0, **options):
+        code, out, err = kit.grade("class", self.submissions, "--out", self.out, *more, **options)
         self.assertEqual(code, expect, err)
         self.assertEqual(out, "")
         self.assertNotIn("Traceback", err)
@@ -159,24 +177,17 @@ class Outputs(Class):
 
     def test_programs_without_a_sandbox_are_refused(self):
         self.hand_in("alice", f"{LAB}.cu", solution())
-        tools = self.folder / "tools"  # everything but bwrap
-        tools.mkdir()
-        for name in ("sh", "make", "true"):
-            (tools / name).symlink_to(shutil.which(name))
         err = self.grade("--labs", "1", "--backend", "sim", expect=3,
-                         env=kit.clean_environment(PATH=str(tools)))
+                         env=kit.clean_environment(PATH="/nowhere"))
         self.assertIn("bubblewrap is not installed", err)
         self.assertIn("--unsafe", self.lab("alice")["reason"])
         self.assertEqual(self.of("alice")[0]["state"], "could not grade")
 
     def test_a_full_disk_stops_with_one_line_and_goes_on_later(self):
-        for number in range(6):
-            self.hand_in(f"s{number}", f"{LAB}.txt", recorded())
-            if number > 2:
-                for stem in kit.STEMS:
-                    self.hand_in(f"s{number}", f"{stem}.txt", recorded(stem)[:-40] + b"x" * 4000)
-                    self.hand_in(f"s{number}", f"{stem}.txt", recorded(stem))
         import resource
+        for number in range(6):
+            for stem in kit.STEMS if number > 2 else [LAB]:
+                self.hand_in(f"s{number}", f"{stem}.txt", recorded(stem))
 
         def little():
             resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
@@ -184,7 +195,7 @@ class Outputs(Class):
         self.assertIn("the same command goes on", err)
         self.assertEqual(err.count("File too large"), 1)
         self.assertEqual(list(self.out.rglob("*.part")), [])
-        self.grade("--jobs", "1")
+        self.assertIn("3 student(s) are graded already", self.grade("--jobs", "1"))
         self.assertEqual(self.of("s5")[0]["state"], "graded")
 
     def test_mistakes_in_the_call_get_one_line(self):
@@ -238,32 +249,24 @@ class Intake(Class):
         name, huge = f"{LAB}.cu", b"\0" * (3 << 20)
         fifo = zipfile.ZipInfo(name)
         fifo.external_attr, fifo.create_system = 0o010644 << 16, 3
-        cases = {
-            "leads out of the zip": [(f"../{name}", "x")],
-            "leads out": [(f"a/../../../{name}", "x")],
-            "out of the zip": [(f"/etc/{name}", "x")],
-            "of the zip": [(f"..\\..\\{name}", "x")],
-            "leads": [(f"C:\\{name}", "x")],
-            "is a symbolic link": [hostile.link(name, "/etc/passwd")],
-            "is no plain file": [(fifo, "")],
-            "like a zip bomb": [(name, huge)],
-            "is no text": [(name, "int x;\0")],
-        }
-        for words, members in cases.items():
-            with self.subTest(words):
-                taken = self.zipped(hostile.zip_of(members))
+        out = "leads out of the zip"
+        cases = [(out, (f"../{name}", "x")), (out, (f"a/../../../{name}", "x")), (out, (f"/etc/{name}", "x")),
+                 (out, (f"..\\..\\{name}", "x")), (out, (f"C:\\{name}", "x")),
+                 ("is a symbolic link", hostile.link(name, "/etc/passwd")), ("is no plain file", (fifo, "")),
+                 ("like a zip bomb", (name, huge)), ("is no text", (name, "int x;\0"))]
+        for words, member in cases:
+            with self.subTest(words, member=member[0]):
+                taken = self.zipped(hostile.zip_of([member]))
                 self.assertEqual(taken.files, {})
                 self.assertIn(words, taken.refused[LAB])
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["alice.zip", "submissions"])
 
     def test_bombs(self):
-        begun = time.monotonic()
         taken = self.zipped(hostile.bomb(f"{LAB}.cu", 10 << 30))
         self.assertIn("unpacks from", taken.refused[LAB])
         self.assertIn("10.0 GB", taken.refused[LAB])
         taken = self.zipped(hostile.bomb(f"{LAB}.cu", 50 << 20, said=100000))
         self.assertIn("cannot be unpacked", taken.refused[LAB])
-        self.assertLess(time.monotonic() - begun, 5)
         deep = hostile.zip_of([(f"{LAB}.cu", "x")])
         for _ in range(5):
             deep = hostile.zip_of([("more.zip", deep)])
@@ -275,10 +278,9 @@ class Intake(Class):
 
     def test_zips_that_are_none(self):
         good = hostile.zip_of([(f"{LAB}.cu", os.urandom(3000).hex())])
-        for words, data in {"cannot be opened as a zip": b"Rar!\x1a\x07\0", "cannot be opened": b"",
-                            "opened as a zip": good[:200]}.items():
-            with self.subTest(words):
-                self.assertIn(words, self.zipped(data).broken)
+        for data in (b"Rar!\x1a\x07\0", b"", good[:200]):
+            with self.subTest(data[:10]):
+                self.assertIn("cannot be opened as a zip", self.zipped(data).broken)
         at = good.index(b"PK\x01\x02")
         locked = bytearray(good)
         locked[6] |= 1
@@ -287,6 +289,12 @@ class Intake(Class):
         spoilt = bytearray(good)
         spoilt[60:70] = b"\xff" * 10
         self.assertIn("cannot be unpacked", self.zipped(bytes(spoilt)).refused[LAB])
+        outer = bytearray(hostile.zip_of([("labs.zip", good)]))
+        outer[60:70] = b"\xff" * 10
+        self.assertIn("labs.zip cannot be unpacked", self.zipped(bytes(outer)).broken)
+        beside = self.zipped(hostile.zip_of([(f"{LAB}.cu", "x"), ("labs.zip", b"Rar!")]))
+        self.assertEqual((beside.broken, beside.files), ("", {(LAB, ".cu"): b"x"}))
+        self.assertIn("labs.zip cannot be opened", " ".join(beside.notes))
 
     def test_links_devices_and_sizes_in_a_folder(self):
         alice = self.submissions / "alice"
@@ -299,7 +307,7 @@ class Intake(Class):
             file.truncate(100 << 20)
         (alice / "linked").symlink_to("/etc")
         (self.submissions / "eve").symlink_to("/etc")
-        self.grade(expect=0)
+        self.grade()
         self.assertIn("is a symbolic link", self.lab("alice")["reason"])
         self.assertIn("is no plain file", self.lab("alice", "02_breakevenKernelAsync")["reason"])
         self.assertIn("is 100 MB", self.lab("alice", "03_eventTiming")["reason"])
@@ -315,6 +323,8 @@ class Intake(Class):
             with self.subTest(name):
                 read = self.zipped(hostile.zip_of([(name, "x")]))
                 self.assertEqual(read.files, {(LAB, ".cu"): b"x"} if taken else {})
+                if "/0" in name and not taken:
+                    self.assertIn(f"{name} is not graded", " ".join(read.notes))
         read = self.zipped(hostile.zip_of([(f"{LAB}.cu", "old"), (f"{LAB}-1.cu", "new"), ("lab3.txt", "")]))
         self.assertEqual(read.files[LAB, ".cu"], b"new")
         self.assertIn("its name must be 03_eventTiming.txt", " ".join(read.notes))
@@ -339,8 +349,12 @@ class Intake(Class):
                        "Alan Turing_102_assignsubmission_file/labs.zip":
                            hostile.zip_of([(f"labs/{LAB}.txt", out)])},
             "gradescope": {"submission_metadata.yml": metadata.encode(),
-                           f"submission_31/{LAB}.txt": out, f"submission_32/{LAB}.txt": out},
+                           f"submission_31/{LAB}.txt": out, f"submission_32/{LAB}.txt": out,
+                           "submission_32/submission_metadata.yml": metadata.replace("Ada", "Eve").encode()},
         }
+        hints = {"canvas": [("canvas", "11"), ("name", "lovelaceada")],
+                 "moodle": [("participant", "101"), ("name", "Ada Lovelace")],
+                 "gradescope": [("name", "Ada L"), ("id", "77"), ("email", "ada@x.edu")]}
         stems = [LAB]
         for shape, files in shapes.items():
             for wrapped in ("folder", "zip", "zip with a folder"):
@@ -357,16 +371,16 @@ class Intake(Class):
                     self.assertEqual((len(entries), notes), (2, []), [e.name for e in entries])
                     for entry in entries:
                         self.assertEqual(entry.read(stems).files, {(LAB, ".txt"): out})
-                    if shape == "gradescope":
-                        self.assertIn(["email", "ada@x.edu"], list(map(list, entries[0].hints)))
+                    self.assertEqual(entries[0].hints, hints.get(shape, []))
 
     def test_a_folder_and_a_zip_of_one_name_are_both_graded_and_said(self):
         self.hand_in("alice", f"{LAB}.txt", recorded())
         (self.submissions / "alice.zip").write_bytes(hostile.zip_of([(f"{LAB}.txt", recorded())]))
         (self.folder / "r.csv").write_text("name,username\nAlice,alice\n")
+        self.hand_in("alice (2)", f"{LAB}.txt", b"")
         err = self.grade("--labs", "1", "--roster", self.folder / "r.csv")
-        self.assertIn("has several submissions: alice, alice (2)", err)
-        self.assertEqual(self.of("alice (2)")[0]["points"], full())
+        self.assertIn("has several submissions: alice, alice (2), alice (3)", err)
+        self.assertEqual([self.of(s)[0]["points"] for s in ("alice (2)", "alice (3)")], [0, full()])
 
 
 class Roster(unittest.TestCase):
@@ -408,20 +422,13 @@ class Roster(unittest.TestCase):
 class Resume(Class):
     """Stopped at any moment, a class goes on where it was, and ends with the same grades."""
 
-    def everything(self, out):
-        return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*"))
-                if p.is_file() and p.name not in ("class.json", ".lock")}
-
-    def make(self, students):
-        class_of.make(self.folder / "made", students)
-        return self.folder / "made" / "submissions"
-
     def test_kill_9_at_any_moment(self):
-        made, dice = self.make(80), random.Random(8)
-        self.grade(submissions=made, expect=0)
-        wanted = self.everything(self.out)
+        dice = random.Random(8)
+        self.make_class(80)
+        self.grade()
+        wanted = contents(self.out)
         again, kills = self.folder / "again", 0
-        command = [*GRADE, "class", str(made), "--out", str(again), "--jobs", "2"]
+        command = [*kit.GRADE, "class", str(self.submissions), "--out", str(again), "--jobs", "2"]
 
         def graded():
             return sum(1 for _ in again.rglob("grade.json"))
@@ -442,35 +449,35 @@ class Resume(Class):
             if code == 0:
                 break
             self.assertIn("another run is grading", err)
-        self.assertEqual(self.everything(again), wanted)
+        self.assertEqual(contents(again), wanted)
 
     def test_a_second_run_grades_nobody_again_unless_something_changed(self):
-        made = self.make(5)
-        self.grade(submissions=made)
-        self.assertIn("5 student(s) are graded already", self.grade(submissions=made))
+        self.make_class(5)
+        self.grade()
+        self.assertIn("5 student(s) are graded already", self.grade())
         path = self.out / "students/user002/grade.json"
         before = path.stat().st_mtime_ns
-        victim = next((made / "user002").glob("*.txt"))
+        victim = next((self.submissions / "user002").glob("*.txt"))
         victim.write_text(victim.read_text().replace("finished", "finishes"))
-        err = self.grade(submissions=made)
+        err = self.grade()
         self.assertIn("[1/1] user002", err)
         self.assertNotEqual(path.stat().st_mtime_ns, before)
         ranges = self.folder / "ranges"
         shutil.copytree(kit.KIT / "grading/ranges", ranges)
         with open(ranges / f"{LAB}.ini", "a") as file:
             file.write("\n# changed\n")
-        err = self.grade("--ranges", ranges, "--only-failed", submissions=made)
+        err = self.grade("--ranges", ranges, "--only-failed")
         self.assertIn("5 of them by another kit", err)
         self.assertNotIn("user002:", err)
-        self.assertIn("[5/5]", self.grade("--ranges", ranges, submissions=made))
-        self.assertIn("[5/5]", self.grade("--ranges", ranges, "--force", submissions=made))
+        self.assertIn("[5/5]", self.grade("--ranges", ranges))
+        self.assertIn("[5/5]", self.grade("--ranges", ranges, "--force"))
 
     def test_half_a_grade_is_none(self):
-        made = self.make(2)
-        self.grade(submissions=made)
+        self.make_class(2)
+        self.grade()
         path = self.out / "students/user001/grade.json"
         path.write_bytes(path.read_bytes()[:100])
-        self.assertIn("[1/1] user001", self.grade(submissions=made))
+        self.assertIn("[1/1] user001", self.grade())
 
     def test_could_not_grade_is_tried_again(self):
         self.hand_in("alice", f"{LAB}.cu", solution())
@@ -481,8 +488,8 @@ class Resume(Class):
         self.assertIn("[1/1] alice", err)
 
     def test_ctrl_c_says_how_to_go_on(self):
-        made = self.make(200)
-        child = subprocess.Popen([*GRADE, "class", str(made), "--out", str(self.out), "--jobs", "2"],
+        self.make_class(200)
+        child = subprocess.Popen([*kit.GRADE, "class", str(self.submissions), "--out", str(self.out), "--jobs", "2"],
                                  stderr=subprocess.PIPE, text=True, cwd=kit.KIT, start_new_session=True)
         child.stderr.readline()
         os.killpg(child.pid, signal.SIGINT)
@@ -501,10 +508,10 @@ class Resume(Class):
             self.assertIn("another run is grading", self.grade(expect=2))
 
     def test_progress_is_one_line_on_a_terminal(self):
-        made = self.make(12)
+        self.make_class(12)
         kit.needs_terminal(self)
         master, slave = pty.openpty()
-        child = subprocess.Popen([*GRADE, "class", str(made), "--out", str(self.out), "--jobs", "1"],
+        child = subprocess.Popen([*kit.GRADE, "class", str(self.submissions), "--out", str(self.out), "--jobs", "1"],
                                  stderr=slave, cwd=kit.KIT)
         os.close(slave)
         data = b""
@@ -543,7 +550,7 @@ class Programs(Class):
         self.assertTrue((self.out / f"reference/{LAB}.txt").exists())
         self.assertEqual(self.of("starter")[0]["points"], 0)
         self.assertEqual(self.of("both")[0]["points"], full())
-        self.assertEqual(list(Path("/tmp").glob(f"labs-class.*{os.getpid()}*")), [])
+        self.assertFalse(workshop.folder_for(self.out).exists())
 
     def test_unsafe_runs_without_and_says_so(self):
         self.hand_in("good", f"{LAB}.cu", solution())
@@ -574,15 +581,18 @@ class Programs(Class):
         self.run_class()
         wanted = {s: self.of(s)[0] for s in ("s0", "s1", "s2")}
         self.out = self.folder / "again"
-        command = [*GRADE, "class", str(self.submissions), "--out", str(self.out), "--labs", "1",
-                   "--backend", "sim", "--credit-simulated"]
-        for delay in (1.0, 3.0, 5.0):
+        command = [*kit.GRADE, "class", str(self.submissions), "--out", str(self.out), "--labs", "1",
+                   "--backend", "sim", "--credit-simulated", "--jobs", "2"]
+        for sign in (lambda: workshop.folder_for(self.out).exists(),
+                     (self.out / f"reference/{LAB}.txt").exists,
+                     lambda: any(self.out.glob("students/*/grade.json"))):
             child = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=kit.KIT)
-            time.sleep(delay)
+            while not sign():
+                self.assertIsNone(child.poll())
+                time.sleep(0.01)
             child.kill()
-            child.wait()
-        time.sleep(0.5)
-        self.run_class()
+            self.assertEqual(child.wait(), -signal.SIGKILL)
+        self.assertIn("graded already", self.run_class())
         self.assertEqual({s: self.of(s)[0] for s in wanted}, wanted)
 
     def test_hostile_submissions_are_contained_and_cost_nobody_else(self):
@@ -630,10 +640,6 @@ class Programs(Class):
 
 class Threshold(unittest.TestCase):
     def test_only_what_is_near_its_bound_or_too_noisy_is_tried_again(self):
-        import grader
-        import output
-        import ranges
-        import verdict
         text = recorded().decode()
 
         def again(value, low=None, high=None):

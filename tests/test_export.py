@@ -4,20 +4,23 @@ import base64
 import csv
 import io
 import json
-import re
 import os
+import re
 import subprocess
 import unittest
 import xml.etree.ElementTree as xml
 
 import export
+import graded
 import kit
+import ranges
 from test_class import LAB, Class, full, recorded
 
 NAMES = ["Smith, John \"Jack\"", "李 小龍", "محمد العربي", "😀 Kim\u200d", "=HYPERLINK(\"http://x\")", "O'Brien"]
 
 
-FULL, HALF = full(), full() - 2  # of lab 01; launch_async in the wrong unit costs two points
+WRONG = re.sub(rb"(launch_async = \S+) us", rb"\1 ms", recorded())
+FULL, PART = full(), graded.grade_data(WRONG, "x", ranges.HERE).earned  # of lab 01
 
 
 def percent(points, decimals):
@@ -27,10 +30,10 @@ def percent(points, decimals):
 class Export(Class):
     def setUp(self):
         super().setUp()
-        good, half = recorded(), re.sub(rb"(launch_async = \S+) us", rb"\1 ms", recorded())
+        good = recorded()
         self.users = [f"user{i}" for i in range(len(NAMES))]
         for i, user in enumerate(self.users[:4]):
-            self.hand_in(user, f"{LAB}.txt", good if i % 2 == 0 else half)
+            self.hand_in(user, f"{LAB}.txt", good if i % 2 == 0 else WRONG)
         self.hand_in("user4", f"{LAB}.txt", b"cut off")
         self.hand_in("stranger", f"{LAB}.txt", good)
         self.grade("--labs", "1")  # user5 hands in nothing
@@ -63,7 +66,7 @@ class Export(Class):
                                    "CUDA labs (4321)"])
         self.assertEqual(rows[1], ["    Points Possible", "", "", "", "", str(FULL)])
         self.assertEqual([r[1] for r in rows[2:]], [str(100 + i) for i in range(6)])
-        self.assertEqual([r[5] for r in rows[2:]], [str(FULL), str(HALF)] * 2 + ["0", ""])
+        self.assertEqual([r[5] for r in rows[2:]], [str(FULL), str(PART)] * 2 + ["0", ""])
         self.assertEqual([r[0] for r in rows[2:]], [n if n[0] != "=" else "'" + n for n in NAMES])
         self.assertIn("stranger: is not in the roster", err)
         self.assertIn("O'Brien (line 8): no submission", err)
@@ -85,7 +88,7 @@ class Export(Class):
         self.assertTrue(out.startswith("\ufeff"))
         self.assertNotIn("\r", out)
         filled = self.rows(out[1:], ";")
-        self.assertEqual([r[4] for r in filled], ["Grade", *["100", percent(HALF, 2).replace(".", ",")] * 2, "0", ""])
+        self.assertEqual([r[4] for r in filled], ["Grade", *["100", percent(PART, 2).replace(".", ",")] * 2, "0", ""])
         self.assertEqual(filled[1][9], "keep me")
         self.assertIn(f"01: 0/{FULL} (unreadable)", filled[5][9])
         for before, after in zip(rows, filled):
@@ -96,7 +99,7 @@ class Export(Class):
     def test_moodle_without_a_worksheet(self):
         path = self.csv_file("m.csv", [["idnumber", "username"], *([f"00{i}", u] for i, u in enumerate(self.users))])
         rows = self.rows(self.export("moodle", "--roster", path)[0])
-        self.assertEqual(rows[:3], [["idnumber", "grade"], ["000", str(FULL)], ["001", str(HALF)]])
+        self.assertEqual(rows[:3], [["idnumber", "grade"], ["000", str(FULL)], ["001", str(PART)]])
 
     def test_csv_lists_everybody(self):
         out, _ = self.export("csv", "--roster", self.canvas_roster())
@@ -104,7 +107,7 @@ class Export(Class):
         self.assertEqual(set(rows), {"user0", "user1", "user2", "user3", "user4", "stranger", "O'Brien"})
         self.assertEqual(rows["stranger"][-1], "not in the roster")
         self.assertEqual(rows["O'Brien"][2], "no submission")
-        self.assertEqual(rows["user1"][3:6], [str(HALF), str(FULL), percent(HALF, 1)])
+        self.assertEqual(rows["user1"][3:6], [str(PART), str(FULL), percent(PART, 1)])
         self.assertEqual(len(self.rows(self.export("csv")[0])), 7)
 
     def test_junit_is_what_the_schema_says(self):
@@ -136,8 +139,8 @@ class Export(Class):
 
     def test_gradescope(self):
         data = json.loads(self.export("gradescope", "--student", "user1")[0])
-        self.assertEqual(data["score"], HALF)
-        self.assertEqual(sum(t["score"] for t in data["tests"]), HALF)
+        self.assertEqual(data["score"], PART)
+        self.assertEqual(sum(t["score"] for t in data["tests"]), PART)
         self.assertEqual(sum(t["max_score"] for t in data["tests"]), FULL)
         self.assertEqual({t["status"] for t in data["tests"]}, {"passed", "failed"})
         for test in data["tests"]:
@@ -150,7 +153,7 @@ class Export(Class):
     def test_prairielearn(self):
         data = json.loads(self.export("prairielearn", "--student", "user1")[0])
         self.assertTrue(data["gradable"])
-        self.assertAlmostEqual(data["score"], HALF / FULL, places=5)
+        self.assertAlmostEqual(data["score"], PART / FULL, places=5)
         self.assertEqual(sum(t["max_points"] for t in data["tests"]), FULL)
         broken = json.loads(self.export("prairielearn", "--student", "user4")[0])
         self.assertEqual((broken["gradable"], "score" in broken), (False, False))
@@ -161,15 +164,13 @@ class Export(Class):
         self.assertRegex(out, r"\A[A-Za-z0-9+/=]+\n\Z")
         data = json.loads(base64.b64decode(out))
         self.assertEqual((data["version"], data["status"], data["max_score"]), (1, "fail", FULL))
-        self.assertEqual(sum(t["score"] for t in data["tests"]), HALF)
+        self.assertEqual(sum(t["score"] for t in data["tests"]), PART)
         self.assertLessEqual({t["status"] for t in data["tests"]}, {"pass", "fail", "error"})
         good = json.loads(base64.b64decode(self.export("classroom", "--student", "user0")[0]))
         self.assertEqual(good["status"], "pass")
 
     def test_one_file_a_student(self):
-        code, _, err = kit.grade("export", self.out, "--to", "gradescope")
-        self.assertEqual(code, 2)
-        self.assertIn("name a folder with --file", err)
+        self.assertIn("name a folder with --file", self.export("gradescope", expect=2)[1])
         self.export("gradescope", "--file", self.folder / "each")
         self.assertEqual(sorted(p.name for p in (self.folder / "each").iterdir()),
                          ["stranger.json", *(f"user{i}.json" for i in range(5))])
@@ -228,6 +229,3 @@ class Cells(unittest.TestCase):
     def test_xml_holds_any_name(self):
         for text in ("a\0b", "<&\"'>", "\ud800", "\x1b[0m", "", "😀", "\ufffe"):
             xml.fromstring(f"<x a={export.attribute(text)}/>")
-
-
-del Class  # its tests are test_class.py's

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The sandbox alone: what a program in it can see and do, what ends it, what it costs."""
+"""The sandbox alone: what a program in it can see and do, what ends it."""
 import os
 import re
 import shutil
@@ -8,15 +8,13 @@ import time
 import unittest
 from pathlib import Path
 
-import bench_class
 import kit
 import runner
 import sandbox
 import workshop
-from test_class import NO_SANDBOX, Class, full, recorded, solution
-from test_make import FAKE_DRIVER, FAKE_NVCC
+from test_class import LAB, NO_SANDBOX, Class, full, recorded, solution
+from test_make import FAKE_NVCC, fake_driver
 
-LAB = "01_nullKernelAsync"
 SMALL = sandbox.Limits(memory=300 << 20, processes=32, file=4 << 20)
 
 
@@ -34,21 +32,24 @@ class Inside(unittest.TestCase):
     def test_nothing_of_the_machine_is_seen(self):
         os.environ["SECRET_OF_THE_TEST"] = "1"
         self.addCleanup(os.environ.pop, "SECRET_OF_THE_TEST")
-        for run in self.run_in("cat /etc/passwd /etc/hostname; ls /home /root /work /var /opt /mnt; "
+        for run in self.run_in("cat /etc/passwd /etc/hostname; for d in /*; do echo top $d; done; "
                                "ls /etc; ls -A /tmp /kit; env; cat /proc/1/environ; echo; ls /proc | grep -c '^[0-9]'"):
             out = run.out.decode()
             self.assertNotIn("root:", out)
             self.assertNotIn("SECRET", out)
             names = set(out.split("\n"))
-            self.assertLessEqual(names & {"passwd", "shadow", "hosts", "hostname"}, set())
+            self.assertFalse(names & {"passwd", "shadow", "hosts", "hostname"})
+            self.assertLessEqual({name[5:] for name in names if name.startswith("top /")}, {
+                "bin", "dev", "etc", "kit", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "tmp", "usr"})
             self.assertLess(int(out.split()[-1]), 8)
 
-    def test_nothing_can_be_written_but_tmp_which_is_gone_afterwards(self):
+    def test_nothing_can_be_written_but_tmp_and_shm_which_are_gone_afterwards(self):
         script = ("for d in / /usr /etc /kit /dev /proc /sys /lib; do touch $d/labs-test-file 2>/dev/null && "
-                  "echo wrote $d; done; echo x > /tmp/labs-test-file && ls /tmp")
+                  "echo wrote $d; done; for d in /tmp /dev/shm; do echo x > $d/labs-test-file && ls $d; done")
         for run in self.run_in(script):
-            self.assertEqual(run.out.decode().split(), ["labs-test-file"])
-        self.assertFalse(Path("/tmp/labs-test-file").exists())
+            self.assertEqual(run.out.decode().split(), ["labs-test-file"] * 2)
+        for folder in ("/tmp", "/dev/shm"):
+            self.assertFalse(Path(folder, "labs-test-file").exists())
 
     def test_no_network_and_no_privileges(self):
         code = ("import socket, os\n"
@@ -64,10 +65,8 @@ class Inside(unittest.TestCase):
 
     def test_a_fork_bomb_is_ended(self):
         for bomb in ("b() { b | b & b; }; b", "while :; do sleep 100 & done"):
-            begun = time.monotonic()
             for run in self.run_in(bomb):
                 self.assertRegex(run.problem, "it started over 32 processes|Cannot fork|fork: ")
-            self.assertLess(time.monotonic() - begun, 20)
         for run in self.run_in("echo fine"):
             self.assertEqual(run.out, b"fine\n")
 
@@ -76,13 +75,14 @@ class Inside(unittest.TestCase):
         if not shutil.which("python3", path="/usr/bin"):
             self.skipTest("no /usr/bin/python3")
         for script in (eat % (400 << 20), " & ".join([eat % (60 << 20)] * 6) + "; wait",
-                       "for i in $(seq 200); do head -c 3000000 /dev/zero > /dev/shm/$i; done; sleep 2"):
+                       "for i in $(seq 100); do for d in /tmp /dev/shm; do head -c 3000000 /dev/zero > $d/$i; done; "
+                       "done; sleep 2"):  # each of the two may have a size of its own, below the limit
+            before = sandbox.files_in_memory()
             for run in self.run_in(script):
-                # Where files in memory have a size of their own, the third stops there.
-                if "shm" in script and sandbox.version_of(shutil.which("bwrap")) >= (0, 7):
-                    self.assertIn(b"No space left", run.err + b"No space left" * (run.problem != ""))
-                else:
-                    self.assertIn("of memory", run.problem)
+                self.assertIn("of memory", run.problem)
+                for _ in range(200):  # the kernel frees what was in its /tmp a little later
+                    if sandbox.files_in_memory() > before + (50 << 20):
+                        time.sleep(0.05)
 
     def test_a_file_is_limited(self):
         for run in self.run_in("head -c 10000000 /dev/zero > /tmp/x; wc -c < /tmp/x"):
@@ -94,7 +94,7 @@ class Inside(unittest.TestCase):
             with self.subTest(script):
                 for run in self.run_in(script, time_limit=0.5):
                     self.assertIn("was stopped after", run.problem)
-                    self.assertLess(run.wall, 3)
+                    self.assertLess(run.wall, 60)  # it was not waited for
 
     def test_background_processes_end_with_it(self):
         for run in self.run_in("(setsid sleep 3333 &); (setsid sleep 3333 >/dev/null 2>&1 &); echo done"):
@@ -107,17 +107,12 @@ class Inside(unittest.TestCase):
         for script, code, words in (("exit 0", 0, ""), ("exit 3", 3, "exit code 3"),
                                     ("kill -SEGV $$", -11, "signal SIGSEGV"), ("exit 77", 77, "")):
             for run in self.run_in(script):
-                self.assertEqual(run.code, code)
-                self.assertIn(words, run.problem)
+                self.assertEqual((run.code, run.problem), (code, words and f"ended with {words}"))
 
     def test_a_sandbox_that_cannot_be_made_is_no_result_of_the_program(self):
         box = sandbox.Sandbox([("/no/such/folder", "/kit/labs", False)], way=self.ways[0])
         with self.assertRaises(sandbox.NoSandbox):
             runner.run_command(["/bin/true"], box=box)
-
-    def test_it_adds_less_than_50_ms_a_run(self):
-        inside, outside = min(bench_class.sandbox_cost(runs=15) for _ in range(3))
-        self.assertLess(inside - outside, 50)
 
 
 def sleeps(path):
@@ -132,11 +127,9 @@ class Hardware(Class):
     """The way that a class takes on a machine with a GPU."""
 
     @unittest.skipUnless(kit.NVCC, "no nvcc on this machine")
-    def test_nvcc_builds_every_solution_in_the_sandbox(self):
-        shop = workshop.Workshop(self.out, "cuda")
-        shop.way, shop.nvcc, shop.arch = sandbox.ways()[0], kit.NVCC, "sm_90"
-        toolkit = Path(os.path.realpath(kit.NVCC)).parent.parent
-        shop.extra += [str(toolkit)] if not str(toolkit).startswith("/usr/") else []
+    def test_nvcc_builds_in_the_sandbox_and_reads_nothing_else(self):
+        shop = workshop.Workshop(self.out, "cuda", part="build", arch="sm_90")
+        shop.look()
         shop.open()
         self.addCleanup(shop.close)
         with shop.place("x", {LAB: solution(), "03_eventTiming": b"#include \"/etc/passwd\"\n"}) as place:
@@ -145,27 +138,23 @@ class Hardware(Class):
             run = shop.run(place, LAB)  # in a sandbox without a GPU
             self.assertIn(run.code, (0, runner.SKIPPED), run.problem)
 
-    def fake_machine(self, **sources):
-        """A copy of the kit, a driver with one GPU and a compiler that makes scripts."""
+    def fake_machine(self, text):
+        """A copy of the kit with this solution, a driver with one GPU and a compiler that makes scripts."""
         copy = kit.copy_of_kit(self.folder)
         tools = self.folder / "toolkit" / "bin"
         tools.mkdir(parents=True)
-        (tools / "nvcc").write_text(FAKE_NVCC.replace('echo "$source" >> "$FAKE_LOG"', ":"))
+        (tools / "nvcc").write_text(FAKE_NVCC)
         (tools / "nvcc").chmod(0o755)
         for path in (self.folder, tools.parent, tools):
             path.chmod(0o755)
-        (self.folder / "driver.c").write_text(FAKE_DRIVER)
-        code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", self.folder / "libcuda.so.1",
-                                self.folder / "driver.c")
-        self.assertEqual(code, 0, err)
-        for stem, text in sources.items():
-            (copy / f"solutions/{stem[1:]}.cu").write_text(text)
+        fake_driver(self.folder)
+        (copy / f"solutions/{LAB}.cu").write_text(text)
         self.environment = kit.clean_environment(LD_LIBRARY_PATH=str(self.folder), NVCC=str(tools / "nvcc"))
         return copy
 
-    def class_there(self, copy, *more, expect=0):
-        code, out, err = kit.call(sys.executable, copy / "grading/grade.py", "class", self.submissions,
-                                  "--out", self.out, "--labs", "1", *more, env=self.environment)
+    def class_there(self, copy, expect=0):
+        code, _, err = kit.call(sys.executable, copy / "grading/grade.py", "class", self.submissions,
+                                "--out", self.out, "--labs", "1", env=self.environment)
         self.assertEqual(code, expect, err)
         return err
 
@@ -176,8 +165,8 @@ class Hardware(Class):
     def test_a_class_on_a_machine_with_a_gpu(self):
         good = recorded()
         noisy = good.replace(b"measured left_running", b"measured left_running = 4.0 us (median of 9, "
-                             b"min 0.4, max 9)\nnoise").replace(b"seconds", b"")
-        copy = self.fake_machine(**{"_" + LAB: self.script(good, "sleep 0.1")})
+                             b"min 0.4, max 9)\nnoise")
+        copy = self.fake_machine(self.script(good, "sleep 0.1"))
         self.hand_in("good", f"{LAB}.cu", self.script(good, "sleep 1"))
         self.hand_in("noisy", f"{LAB}.cu", self.script(noisy, "sleep 1"))
         self.hand_in("slow", f"{LAB}.cu", self.script(re.sub(
@@ -204,18 +193,15 @@ class Hardware(Class):
 
     def test_a_lab_that_the_machine_skips_counts_for_nobody(self):
         skip = "//> skipped 01 nullKernelAsync: needs two devices\n//! exit 77\n"
-        copy = self.fake_machine(**{"_" + LAB: skip})
+        copy = self.fake_machine(skip)
         self.hand_in("alice", f"{LAB}.cu", skip)
         self.class_there(copy)
         self.assertEqual((self.lab("alice")["state"], self.of("alice")[0]["of"]), ("skipped", 0))
 
     def test_a_gpu_that_is_gone_is_no_students_zero(self):
         gone = "//> skipped 01 nullKernelAsync: no CUDA device (none listed)\n//! exit 77\n"
-        copy = self.fake_machine(**{"_" + LAB: gone})
+        copy = self.fake_machine(gone)
         self.hand_in("alice", f"{LAB}.cu", gone)
         err = self.class_there(copy, expect=3)
         self.assertIn("the GPU is not seen in the sandbox", err)
         self.assertEqual(self.of("alice")[0]["state"], "could not grade")
-
-
-del Class  # its tests are test_class.py's

@@ -235,10 +235,7 @@ class FakeGpu(Copy):
 
     def setUp(self):
         super().setUp()
-        (self.copy / "driver.c").write_text(test_make.FAKE_DRIVER)
-        code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", self.copy / "libcuda.so.1",
-                                self.copy / "driver.c")
-        self.assertEqual(code, 0, err)
+        test_make.fake_driver(self.copy)
         nvcc = self.keep("nvcc", test_make.FAKE_NVCC)
         nvcc.chmod(0o755)
         self.environment = kit.clean_environment(
