@@ -69,26 +69,28 @@ def starter_of(text, name):
 
 
 def edited_labs(labs_dir, names):
-    """Those of the labs that differ from what git has committed. Empty outside a checkout."""
-    run = subprocess.run(["git", "status", "--porcelain", "--", *names], cwd=labs_dir,
-                         capture_output=True, text=True)
-    return [line[3:].strip() for line in run.stdout.splitlines()]
+    """Those of the labs that differ from what git has committed; all where git cannot tell."""
+    try:
+        run = subprocess.run(["git", "status", "--porcelain", "--", *names], cwd=labs_dir,
+                             capture_output=True, text=True)
+    except OSError:
+        return names
+    return names if run.returncode else [line[3:].strip() for line in run.stdout.splitlines()]
 
 
 def main():
     parser = argparse.ArgumentParser(description="Make labs/ from solutions/.")
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 if they differ")
-    parser.add_argument("--kit", type=Path, default=KIT, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    labs_dir, wrong, starters = options.kit / "labs", [], {}
-    for solution in sorted((options.kit / "solutions").glob("[0-9][0-9]_*.cu")):
+    labs_dir, wrong, starters = KIT / "labs", [], {}
+    for solution in sorted((KIT / "solutions").glob("[0-9][0-9]_*.cu")):
         name = f"solutions/{solution.name}"
         try:
             starters[solution.name] = starter_of(solution.read_text(encoding="utf-8"), name)
         except (StarterError, UnicodeDecodeError) as error:
             wrong.append(str(error))
     if not starters and not wrong:
-        wrong.append(f"no NN_name.cu in {options.kit / 'solutions'}")
+        wrong.append(f"no NN_name.cu in {KIT / 'solutions'}")
     for lab in sorted(labs_dir.glob("*.cu")) if not wrong else []:
         if lab.name not in starters:
             wrong.append(f"labs/{lab.name}: has no solution of that name")

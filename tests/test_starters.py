@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 """labs/ is made from solutions/, and nobody's edits are lost on the way."""
+import os
+import shutil
+import sys
 import unittest
 
 import kit
@@ -71,6 +74,23 @@ class Command(unittest.TestCase):
             self.assertNotEqual(code, 0)
             self.assertIn("uncommitted edits", err)
             self.assertEqual(lab.read_text(), edited)
+            for tool in ("/nowhere", os.environ["PATH"]):  # without git, and out of any checkout
+                shutil.move(copy / ".git", copy / "away")
+                code, out, err = kit.call(sys.executable, "solutions/make_starters.py", cwd=copy,
+                                          env={**environment, "PATH": tool})
+                shutil.move(copy / "away", copy / ".git")
+                self.assertEqual((code, out), (1, ""))
+                self.assertIn(f"edits would be lost in: {lab.name}", err)
+                self.assertEqual(lab.read_text(), edited)
             run("git", "commit", "-qam", "kept")
             self.assertEqual(run("make", "-s", "starters")[0], 0)
             self.assertNotIn("// mine", lab.read_text())
+            (copy / "labs" / "99_stray.cu").write_text("")
+            code, _, err = run("make", "-s", "starters-check")
+            self.assertIn("labs/99_stray.cu: has no solution of that name", err)
+            self.assertNotEqual(code, 0)
+            (copy / "labs" / "99_stray.cu").unlink()
+            lab.unlink()
+            code, _, err = run("make", "-s", "starters-check")
+            self.assertIn(f"labs/{lab.name}: is not what its solution makes", err)
+            self.assertNotEqual(code, 0)
