@@ -59,6 +59,8 @@ def figure_text(value):
 
 def ratio_text(value):
     size = abs(value)
+    if 0 < size < 0.1:
+        return f"{value:.2g} x"
     return f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2}f} x"
 
 

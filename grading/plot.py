@@ -105,14 +105,17 @@ def having(sources, *metrics):
 
 
 def extent(sources, *metrics):
-    """The lowest and the highest parameter, and the highest value, of the series."""
+    """The lowest and the highest parameter, and the highest value, of the series. Raises PlotError
+    if there is none, but single figures of that name."""
     points = [p for s in sources for m in metrics for p in s.series(m)]
+    if not points:
+        raise PlotError(f"no output holds a series {' or '.join(metrics)}")
     return min(x for x, _ in points), max(x for x, _ in points), max(y for _, y in points)
 
 
 def breakeven(sources, dumb):
     """02, as the CUDA Handbook draws it: where does the curve cross twice the NULL launch?"""
-    drawn = [s for s in having(sources, "launch_wait") if s.value("launch_null")]
+    drawn = having([s for s in sources if s.value("launch_null")], "launch_wait")
     picture = Picture(dumb, "cycles that the kernel waits", "microseconds a launch")
     _, end, top = extent(drawn, "launch_wait")
     picture.set(f"xrange [0:{end:g}]", f"yrange [0:{1.08 * top:g}]", "format x '%.0f'")
