@@ -20,13 +20,12 @@ from pathlib import Path
 
 import kit
 
-sys.path.insert(0, str(kit.KIT / "grading"))
-import formula  # noqa: E402
-import output  # noqa: E402
-import ranges  # noqa: E402
-import tracing  # noqa: E402
-import verdict  # noqa: E402
-from graded import grade_data  # noqa: E402
+import formula
+import output
+import ranges
+import tracing
+import verdict
+from graded import grade_data
 
 SLOW = 1.0  # seconds that one case may take
 TOKENS = [b"nan", b"inf", b"-inf", b"1e308", b"1e-308", b"-1", b"0", b"9" * 400, b"1e999", b"0x10",

@@ -27,15 +27,14 @@ import unittest.mock
 
 import kit
 
-sys.path.insert(0, str(kit.KIT / "grading"))
-import gpu  # noqa: E402
-import output  # noqa: E402
-import ranges  # noqa: E402
-import runner  # noqa: E402
-import tracing  # noqa: E402
-import verdict  # noqa: E402
-from formula import NoValue  # noqa: E402
-from graded import grade_data  # noqa: E402
+import gpu
+import output
+import ranges
+import runner
+import tracing
+import verdict
+from formula import NoValue
+from graded import grade_data
 
 FULL, INCONCLUSIVE, ACCUSED, SKIPPED = "full marks", "inconclusive", "ACCUSED", "skipped"
 

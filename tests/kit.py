@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: MIT
 """What the tests share: where the kit is, and how to call its commands."""
+import contextlib
 import os
 import pty
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import unittest
 from pathlib import Path
 
 KIT = Path(__file__).resolve().parent.parent
 GRADE = [sys.executable, "-W", "error", str(KIT / "grading" / "grade.py")]
 STEMS = sorted(p.stem for p in (KIT / "solutions").glob("[0-9][0-9]_*.cu"))
 RECORDED = KIT / "worksheets" / "recorded" / "nvidia-h200"
-NVCC = next((p for p in (shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc") if p and Path(p).exists()),
-            None)
+sys.path.insert(0, str(KIT / "grading"))
+import gpu  # noqa: E402
+import ranges  # noqa: E402
+import runner  # noqa: E402
+import tracing  # noqa: E402
+
+NVCC = gpu.find_nvcc()
 
 
 def call(*command, **more):
@@ -30,9 +38,6 @@ def grade(*arguments, **more):
 def measure(program, stem, backend):
     """A run of a program as `make grade` takes it: (Run, Trace or None). On hardware what really
     ran comes from a second run."""
-    import ranges  # here: not every test has grading/ on its path
-    import runner
-    import tracing
     if not any(c.formula and c.formula.needs_trace for c in ranges.load(stem)):
         return runner.run_lab(program), None
     if backend == "sim":
@@ -60,11 +65,50 @@ def folder():
 
 
 def copy_of_kit(into):
-    """The kit's tracked files in another folder, to break things in."""
+    """The kit as it lies here, without what was built, in another folder, to break things in."""
     target = Path(into) / "kit"
     shutil.copytree(KIT, target, ignore=shutil.ignore_patterns(
-        "build", "results", ".git", "__pycache__", ".probe"))
+        "build", "results", ".git", "__pycache__"))
     return target
+
+
+def read_to_end(terminal):
+    """All that still comes to a terminal until the last program there has ended."""
+    data = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while piece := os.read(terminal, 65536):
+            data += piece
+    os.close(terminal)
+    return data.decode(errors="replace")
+
+
+def until(true, seconds=60):
+    """Wait for something to become true, in vain at worst: then what is asserted next fails."""
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+class Copy(unittest.TestCase):
+    """Tests of a copy of the kit, by its commands."""
+
+    def setUp(self):
+        held = folder()
+        self.addCleanup(held.cleanup)
+        self.copy = copy_of_kit(held.name)
+
+    def tool(self, name, *arguments, code=0, **more):
+        got, out, err = call(sys.executable, "-W", "error", self.copy / f"grading/{name}.py",
+                             *arguments, **{"cwd": self.copy, **more})
+        self.assertEqual(got, code, out + err)
+        self.assertNotIn("Traceback", err)
+        return out, err
+
+    def keep(self, path, text):
+        path = self.copy / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
 
 
 def needs_terminal(test):

@@ -28,12 +28,11 @@ from pathlib import Path
 
 import kit
 
-sys.path.insert(0, str(kit.KIT / "grading"))
-import gpu  # noqa: E402
-import output  # noqa: E402
-import runner  # noqa: E402
-import verdict  # noqa: E402
-from graded import grade_data  # noqa: E402
+import gpu
+import output
+import runner
+import verdict
+from graded import grade_data
 
 FOLDER = kit.KIT / "tests" / "mutants"
 KEYS = {"mistake", "check", "todo", "says", "listed", "needs"}

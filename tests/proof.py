@@ -16,13 +16,12 @@ from pathlib import Path
 
 import kit
 
-sys.path.insert(0, str(kit.KIT / "grading"))
-import faults  # noqa: E402
-import fuzz  # noqa: E402
-import honest  # noqa: E402
-import mutants  # noqa: E402
-import test_mutants  # noqa: E402
-import test_sources  # noqa: E402
+import faults
+import fuzz
+import honest
+import mutants
+import test_mutants
+import test_sources
 
 begun = time.monotonic()
 

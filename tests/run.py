@@ -4,7 +4,7 @@
 
     tests/run.py [NAME...]
 
-Closes with one line, `N passed, N failed`; exit 1 if any failed.
+Closes with one line, `N passed, N failed, N skipped`; exit 1 if any failed.
 """
 import sys
 import time
@@ -22,7 +22,7 @@ class Progress(unittest.TestResult):
 
     def __init__(self):
         super().__init__()
-        self.passed = 0
+        self.passed, self.begun = 0, time.monotonic()  # a class may fail before its first test
 
     def startTest(self, test):
         super().startTest(test)
@@ -66,9 +66,11 @@ def flatten(suite):
 
 def main():
     warnings.simplefilter("error")
+    loader = unittest.TestLoader()
     tests = [test for folder in (HERE, HERE / "sim")
-             for test in flatten(unittest.TestLoader().discover(str(folder), "test_*.py"))]
+             for test in flatten(loader.discover(str(folder), "test_*.py", str(folder)))]
     if sys.argv[1:]:
+        print("".join(loader.errors), end="")  # else each is a test that fails
         tests = [t for t in tests if any(word in t.id() for word in sys.argv[1:])]
     result = Progress()
     unittest.TestSuite(tests).run(result)

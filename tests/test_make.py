@@ -2,6 +2,7 @@
 """The Makefile and the runner, with a compiler that makes shell scripts instead of programs."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,36 +30,17 @@ chmod +x "$out"
 """
 
 
-# Stands in for the driver: what gpu.py asks it, answered as by a machine with one GPU.
-FAKE_DRIVER = r"""
-#include <string.h>
-int cuInit(unsigned flags) { return (int)flags; }
-int cuDeviceGetCount(int *count) { return *count = 1, 0; }
-int cuDeviceGet(int *device, int index) { return *device = index, 0; }
-int cuDeviceGetName(char *name, int room, int device) {
-    return strncpy(name, "Fake", (unsigned)room), device;
-}
-int cuDeviceGetPCIBusId(char *id, int room, int device) {
-    return strncpy(id, "0000:7f:00.0", (unsigned)room), device;
-}
-int cuGetErrorString(int error, const char **text) { return *text = "fake", error; }
-"""
-
-
 def fake_driver(folder):
-    """libcuda.so.1 of that machine, in a folder."""
-    (folder / "driver.c").write_text(FAKE_DRIVER)
-    code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "driver.c")
+    """A libcuda.so.1 of a machine with one GPU, in a folder."""
+    code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", "tests/fake_driver.c")
     assert code == 0, err
 
 
-class Kit(unittest.TestCase):
+class Kit(kit.Copy):
     """A copy of the kit with a fake compiler, a fake driver and three small labs in mine/."""
 
     def setUp(self):
-        held = kit.folder()
-        self.addCleanup(held.cleanup)
-        self.copy = kit.copy_of_kit(held.name)
+        super().setUp()
         fake_driver(self.copy)
         self.nvcc, self.log = self.copy / "nvcc", self.copy / "log"
         self.nvcc.write_text(FAKE_NVCC)
@@ -91,6 +73,9 @@ class Kit(unittest.TestCase):
         self.make("build")
         self.assertEqual(self.compiled(), everything)
         os.utime(header, (time.time() - 5,) * 2)
+        os.utime(self.copy / "mine" / "02_x.cu", (time.time() + 5,) * 2)
+        self.make("build")
+        self.assertEqual(self.compiled(), ["02_x.cu"])
         self.make("build", "ARCH=sm_75")
         self.assertEqual(self.compiled(), everything)
         self.make("build", "LAB=2", "ARCH=sm_90")
@@ -120,7 +105,7 @@ class Kit(unittest.TestCase):
         self.assertIn("13/13", out)
         self.assertNotEqual(code, 0)
 
-    def test_mistakes_in_the_call_get_one_line(self):
+    def test_mistakes_in_the_call_are_named(self):
         for arguments, words in ((["LAB=7"], "no lab 7"), (["DIR=nowhere"], "no lab"),
                                  (["BACKEND=abacus"], "BACKEND is")):
             with self.subTest(arguments):
@@ -130,8 +115,10 @@ class Kit(unittest.TestCase):
         code, _, err = self.make("record")
         self.assertIn("which machine", err)
         self.assertNotEqual(code, 0)
-        code, _, err = self.make("run", f"NVCC={self.nvcc}", "BACKEND=cuda",
-                                 driver="/nowhere")
+        code, _, err = self.make("record", "MACHINE=simulated-h200")
+        self.assertIn("outputs of the simulated device, and no others", err)
+        self.assertNotEqual(code, 0)
+        code, _, err = self.make("run", driver="/nowhere")
         self.assertNotEqual(code, 0)
         self.assertIn("BACKEND=cuda, but no", err)
 
@@ -143,9 +130,10 @@ class Kit(unittest.TestCase):
 
     def test_help_names_every_public_target(self):
         out = self.make("help")[1]
-        for target in ("build", "run", "grade", "record", "starters", "starters-check", "test",
-                       "clean"):
-            self.assertIn(target, out)
+        phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", (self.copy / "Makefile").read_text(), re.MULTILINE)
+        for target in set(phony[1].replace("\\", " ").split()) - {"help", "trace", "check-nvcc", "FORCE"}:
+            with self.subTest(target):
+                self.assertRegex(out, rf"(?m)(^make |; ){target}(?![\w-])")
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
 
     def test_compile_commands_name_every_source_and_clang_understands_them(self):
@@ -200,9 +188,7 @@ class Programs(unittest.TestCase):
 
     def test_background_processes_do_not_outlive_it(self):
         run = runner.run_lab(self.program("sleep 100 >/dev/null 2>&1 & echo $!\n"))
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{int(run.out)}/exe").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        kit.until(lambda: not Path(f"/proc/{int(run.out)}/exe").exists())
         self.assertFalse(Path(f"/proc/{int(run.out)}/exe").exists())
 
     def test_it_reads_nothing(self):
@@ -210,33 +196,33 @@ class Programs(unittest.TestCase):
 
 
 class Lock(unittest.TestCase):
-    HOLD = ("import sys, time; sys.path.insert(0, sys.argv[1]); import gpu\n"
+    HOLD = ("import sys; sys.path.insert(0, sys.argv[1]); import gpu\n"
             "with gpu.locked('0000:01:00.0', sys.argv[2]): print('held', flush=True); "
-            "time.sleep(float(sys.argv[3]))\n")
+            "sys.stdin.read()\n")
 
-    def hold(self, folder, seconds):
-        return subprocess.Popen([sys.executable, "-c", self.HOLD, kit.KIT / "grading", folder,
-                                 str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True)
+    def hold(self, folder):
+        """A process that holds the lock until its input ends."""
+        return subprocess.Popen([sys.executable, "-c", self.HOLD, kit.KIT / "grading", folder], text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def test_a_second_program_waits_and_says_so(self):
         with kit.folder() as folder:
-            first = self.hold(folder, 1.5)
+            first = self.hold(folder)
             self.assertEqual(first.stdout.readline(), "held\n")
-            second = self.hold(folder, 0)
-            out, err = second.communicate(timeout=20)
-            self.assertEqual(out, "held\n")
-            self.assertIn("waiting for another measuring program on GPU 0000:01:00.0", err)
-            self.assertEqual(first.wait(), 0)
+            second = self.hold(folder)
+            self.assertIn("waiting for another measuring program on GPU 0000:01:00.0",
+                          second.stderr.readline())
             first.communicate()
+            self.assertEqual(first.returncode, 0)
+            self.assertEqual(second.communicate(timeout=60)[0], "held\n")
 
     def test_the_lock_ends_with_its_holder_however_it_ends(self):
         with kit.folder() as folder:
-            first = self.hold(folder, 100)
+            first = self.hold(folder)
             first.stdout.readline()
             first.kill()
             first.communicate()
-            self.assertEqual(self.hold(folder, 0).communicate(timeout=5)[0], "held\n")
+            self.assertEqual(self.hold(folder).communicate(timeout=60)[0], "held\n")
 
     def test_every_user_can_take_it_and_no_link_is_followed(self):
         with kit.folder() as folder:

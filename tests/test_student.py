@@ -21,8 +21,12 @@ import output
 import plot
 import progress
 import test_make
+import worksheet
 
 GNUPLOT = shutil.which("gnuplot")
+PLOT_ROW = {  # lab: a row that its picture must be drawn from, as made_up() has it
+    "02": "12000 8", "03": "255 8 510", "06": "10 5", "07": "0.55 12 1.1", "08": "640 7566",
+    "10": "1021 16000", "11": "100 0.71"}
 PLOT_TEXT = {  # lab: what a picture must say besides the machines
     "02": ["cycles that the kernel waits", "microseconds a launch", "NULL launch: 3 us",
            "2 x NULL: 6 us", "break-even: 8000 cycles"],
@@ -67,27 +71,7 @@ def made_up(stem, factor=1.0, backend="hardware", device="Test device"):
     return "\n".join(lines + [f"finished {number} {name} after 1.00 s", ""])
 
 
-class Copy(unittest.TestCase):
-    def setUp(self):
-        held = kit.folder()
-        self.addCleanup(held.cleanup)
-        self.copy = kit.copy_of_kit(held.name)
-
-    def tool(self, name, *arguments, code=0, **more):
-        got, out, err = kit.call(sys.executable, "-W", "error", self.copy / f"grading/{name}.py",
-                                 *arguments, **{"cwd": self.copy, **more})
-        self.assertEqual(got, code, out + err)
-        self.assertNotIn("Traceback", err)
-        return out, err
-
-    def keep(self, path, text):
-        path = self.copy / path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-
-class Plot(Copy):
+class Plot(kit.Copy):
     def stems(self):
         return [stem for stem in kit.STEMS if stem[:2] in plot.PICTURES]
 
@@ -116,15 +100,21 @@ class Plot(Copy):
                 self.assertIn("yours: Test device", out)
 
     @unittest.skipUnless(GNUPLOT, "no gnuplot on this machine")
-    def test_pictures_are_grey_and_the_machines_differ_without_colour(self):
-        stem = next(s for s in self.stems() if s[:2] == "02")
+    def test_pictures_are_grey(self):
+        stem = "02_breakevenKernelAsync"
         self.prepare(stem)
         self.tool("plot", "--lab", "02")
         svg = (self.copy / f"results/{stem}.svg").read_text()
         for colour in re.findall(r"rgb\( *(\d+), *(\d+), *(\d+)\)", svg):
             self.assertEqual(len(set(colour)), 1, colour)
-        self.assertEqual(len(set(plot.DASHES)), 3)
-        self.assertIn("stroke-dasharray", svg)
+
+    def test_three_machines_have_three_dashes(self):
+        for stem in self.stems():
+            out = output.parse(made_up(stem).encode(), "test")
+            script = plot.PICTURES[stem[:2]]([plot.Source(name, out) for name in "abc"], False).script()
+            lines = re.findall(r"with linespoints .* dt (\S+) lc", script)
+            with self.subTest(stem):
+                self.assertIn(len(set(lines)), (0, 3))  # 0: of bars
 
     @unittest.skipUnless(GNUPLOT, "no gnuplot on this machine")
     def test_without_an_output_of_the_student_it_draws_the_others_and_says_so(self):
@@ -139,6 +129,11 @@ class Plot(Copy):
         stem = "02_breakevenKernelAsync"
         self.prepare(stem)
         self.keep(f"results/cuda/labs/{stem}.txt", re.sub(
+            "(?m)^measured breakeven_cycles .*$", "unmeasured breakeven_cycles cycles", made_up(stem)))
+        out, _ = self.tool("plot", "--lab", "2")
+        self.assertIn("yours: Test device", out)
+        self.assertNotIn("break-even", out)
+        self.keep(f"results/cuda/labs/{stem}.txt", re.sub(
             r"^(measured|derived) (\w+).*$", r"unmeasured \2 us", made_up(stem), flags=re.MULTILINE
         ).replace("unmeasured launch_wait us\n", ""))
         out, _ = self.tool("plot", "--lab", "2")
@@ -149,6 +144,7 @@ class Plot(Copy):
         self.assertRegex(err, r"\Alab 02: no output holds launch_wait yet: make grade LAB=02\n\Z")
 
     def test_scripts_hold_the_figures(self):
+        self.assertEqual(set(plot.PICTURES), set(PLOT_ROW))
         for stem in self.stems():
             out = output.parse(made_up(stem).encode(), "test")
             for dumb in (False, True):
@@ -156,6 +152,8 @@ class Plot(Copy):
                     script = plot.PICTURES[stem[:2]]([plot.Source("yours", out)], dumb).script()
                     self.assertIn("set terminal " + ("dumb" if dumb else "svg"), script)
                     self.assertIn("plot $data0", script)
+                    if (stem[:2], dumb) != ("06", True):  # whose letters stand beside each other
+                        self.assertIn(f"\n{PLOT_ROW[stem[:2]]}\n", script)
         out = output.parse(made_up("08_copyComputePipeline").encode(), "test")
         script = plot.chunks([plot.Source("yours", out)], False).script()
         self.assertIn("\n1 9000\n", script)  # predicted: all of 10 x 900 us in one chunk
@@ -173,7 +171,7 @@ class Plot(Copy):
             self.assertEqual(err.count("\n"), 1)
 
 
-class Hint(Copy):
+class Hint(kit.Copy):
     LAB = "01_nullKernelAsync"
 
     def titles(self, *more):
@@ -186,7 +184,7 @@ class Hint(Copy):
         self.assertIn("all 3 hints of lab 01 have been shown", self.titles())
         self.assertEqual(self.titles("--again"), "01 nullKernelAsync, TODO(1): hint 1 of 3")
 
-    def test_the_todo_that_the_last_output_lacks_comes_first(self):
+    def test_the_todo_that_the_last_output_lacks_comes_first_and_what_failed_next(self):
         text = (kit.RECORDED / f"{self.LAB}.txt").read_text()
         for metric in ("launch_sync", "sync_over_async"):
             text = re.sub(rf"^(measured|derived) {metric} .*$", f"unmeasured {metric} us", text,
@@ -194,20 +192,23 @@ class Hint(Copy):
         self.keep(f"results/sim/labs/{self.LAB}.txt", text)
         self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(3): hint 1 of 3")
         self.assertEqual(self.titles(), "01 nullKernelAsync, TODO(1): hint 2 of 3")
+        text = re.sub(r"^measured launch_async .*$", "measured launch_async = 50 us (median of 3, min 50, "
+                      "max 50)", text, flags=re.MULTILINE)  # more than the run took
+        self.keep(f"results/sim/labs/{self.LAB}.txt", text)
+        for todo, place in ((3, 1), (2, 2), (1, 3)):  # unmeasured, failed, and what is left
+            more = ["--again"] if place == 1 else []
+            self.assertEqual(self.titles(*more), f"01 nullKernelAsync, TODO({todo}): hint {place} of 3")
 
-    def test_every_todo_has_a_hint_that_is_shown(self):
+    def test_every_todo_has_a_hint_that_fits_a_terminal(self):
         for stem in kit.STEMS:
-            if not (self.copy / f"worksheets/{stem}.md").exists():
-                continue
-            todos = re.findall(r"// TODO\((\d+)\):", (self.copy / f"labs/{stem}.cu").read_text())
-            shown = []
-            for _ in todos:
-                out, _ = self.tool("hint", "--lab", stem[:2])
-                shown += re.findall(r"^\d\d \w+, TODO\((\d+)\): hint", out)
-                self.assertNotIn("<", re.sub(r"<<<.*?>>>|`[^`]*`", "", out, flags=re.DOTALL))
-                self.assertLessEqual(max(map(len, out.splitlines())), 80)
+            todos = re.findall(r"// TODO\((\d+)\):", (kit.KIT / f"labs/{stem}.cu").read_text())
+            hints = worksheet.hints(worksheet.read(stem))
             with self.subTest(stem):
-                self.assertEqual(sorted(shown), sorted(todos))
+                self.assertEqual([str(one.todo) for one in hints], todos)
+                for one in hints:
+                    text = hint.for_terminal(one.body, False)
+                    self.assertNotIn("<", re.sub(r"<<<.*?>>>|`[^`]*`", "", text, flags=re.DOTALL))
+                    self.assertIn(max(map(len, text.splitlines())), range(1, 81))
 
     def test_a_spoilt_memory_counts_as_none(self):
         for text in ("{", "[]", '{"01_nullKernelAsync": 3}', '{"01_nullKernelAsync": ["x", 99]}'):
@@ -230,7 +231,7 @@ class Hint(Copy):
         self.assertNotEqual(code, 0)
 
 
-class FakeGpu(Copy):
+class FakeGpu(kit.Copy):
     """A copy of the kit with a compiler that makes shell scripts, and a driver with one GPU."""
 
     def setUp(self):
@@ -309,16 +310,13 @@ class Watch(FakeGpu):
         pid = self.copy / "pid"
         self.lab.write_text(f"//! echo $$ > {pid}; sleep 100\n")
         child = self.start()
-        end = time.monotonic() + 30
-        while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < end:
-            time.sleep(0.05)
+        kit.until(lambda: pid.exists() and pid.read_text().strip())
         old = int(pid.read_text())
         self.save(self.good)
         self.assertIn("01 nullKernelAsync  ", self.seen(child))
         self.assertFalse(Path(f"/proc/{old}/exe").exists())
         self.save(f"//! echo $$ > {pid}; sleep 100\n")
-        while pid.read_text() in ("", f"{old}\n") and time.monotonic() < end:
-            time.sleep(0.05)
+        kit.until(lambda: pid.read_text() not in ("", f"{old}\n"))
         child.send_signal(signal.SIGINT)
         self.assertEqual(child.wait(10), 0)
         self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
@@ -330,11 +328,10 @@ class Watch(FakeGpu):
             os.chdir(self.copy)
             os.execvpe("make", ["make", "watch", "LAB=1", "DIR=mine", "BACKEND=cuda"],
                        self.environment)
-        self.addCleanup(os.close, terminal)
         text = read_until(terminal, "Ctrl-C ends\r\n")
         self.assertIn("\x1b[H\x1b[2J", text or "")
         os.write(terminal, b"\x03")
-        rest = read_until(terminal, "this never comes", 3) or ""
+        rest = kit.read_to_end(terminal)
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         self.assertNotIn("rror", rest)
 
@@ -342,7 +339,8 @@ class Watch(FakeGpu):
         _, err = self.tool("watch", "--dir", "mine", "--lab", "9", "--backend", "sim", code=2)
         self.assertEqual(err, "no lab 9 in mine; there are: 01\n")
         code, _, err = kit.call("make", "watch", cwd=self.copy, env=kit.clean_environment())
-        self.assertIn("which lab? make watch LAB=01", err)
+        self.assertIn("*** which lab? make watch LAB=01", err)
+        self.assertNotEqual(code, 0)
 
 
 class Progress(FakeGpu):
@@ -353,32 +351,27 @@ class Progress(FakeGpu):
         if pid == 0:
             os.chdir(self.copy)
             os.execvpe(str(command[0]), [str(c) for c in command], self.environment)
-        text, end = "", time.monotonic() + 60
-        with contextlib.suppress(OSError):
-            while time.monotonic() < end:
-                data = os.read(terminal, 65536)
-                if not data:
-                    break
-                text += data.decode(errors="replace")
-        os.close(terminal)
+        text = kit.read_to_end(terminal)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
 
     def test_a_silent_command_is_not_silent_on_a_terminal(self):
         code, text = self.in_terminal(sys.executable, "grading/progress.py", "building", "sh", "-c",
                                       "sleep 2.5; echo done; exit 3")
         self.assertEqual(code, 3)
-        self.assertIn("\r\x1b[K  building: 1 s", text)
-        self.assertIn("\r\x1b[K  building: 2 s", text)
+        self.assertRegex(text, r"\r\x1b\[K  building: \d+ s\r\x1b\[K  building: \d+ s")
         self.assertTrue(text.endswith("\r\x1b[Kdone\r\n"), repr(text))
 
     def test_a_silent_lab_says_its_time_and_the_expected_one(self):
         self.lab.write_text(self.good + "//! sleep 2.8\n")
         code, text = self.in_terminal("make", "run", "DIR=mine", "BACKEND=cuda", "LAB=1")
         self.assertEqual(code, 0)
-        self.assertIn("[1/1] 01_nullKernelAsync  (0 s of about 2 s)", text)  # as recorded
-        self.assertIn("  01_nullKernelAsync: 1 s of about 2 s", text)
+        recorded = progress.expected("01_nullKernelAsync", "cuda", "/nowhere")
+        self.assertIn(f"[1/1] 01_nullKernelAsync  (0 s of about {recorded:.0f} s)", text)
+        self.assertRegex(text, rf"  01_nullKernelAsync: \d+ s of about {recorded:.0f} s")
+        last = progress.expected("01_nullKernelAsync", "cuda", self.copy / "results/cuda/mine")
+        self.assertGreaterEqual(last, 2.8)
         code, text = self.in_terminal("make", "run", "DIR=mine", "BACKEND=cuda", "LAB=1")
-        self.assertIn("(0 s of about 3 s)", text)  # as the last time here
+        self.assertIn(f"(0 s of about {last:.0f} s)", text)
 
     def test_in_a_log_output_is_passed_on_and_no_control_codes(self):
         code, out, err = kit.call(sys.executable, "grading/progress.py", "x", "sh", "-c",
@@ -391,7 +384,7 @@ class Progress(FakeGpu):
                 progress.Ticker("lab", 2):
             time.sleep(0.8)
         err.close()
-        self.assertRegex((self.copy / "err").read_text(), r"\A(  lab: [01] s of about 2 s\n){1,2}\Z")
+        self.assertRegex((self.copy / "err").read_text(), r"\A(  lab: \d+ s of about 2 s\n)+\Z")
 
     def test_an_interrupted_run_takes_its_program_along(self):
         pid = self.copy / "pid"
@@ -402,9 +395,7 @@ class Progress(FakeGpu):
         child = subprocess.Popen([sys.executable, "grading/runner.py", "--dir", "mine", "--backend",
                                   "cuda"], cwd=self.copy, env=self.environment,
                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        end = time.monotonic() + 20
-        while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < end:
-            time.sleep(0.05)
+        kit.until(lambda: pid.exists() and pid.read_text().strip())
         child.send_signal(signal.SIGINT)
         err = child.communicate(timeout=10)[1].decode()
         self.assertEqual(child.returncode, 1)
@@ -424,29 +415,7 @@ class Progress(FakeGpu):
             self.assertEqual(progress.expected("01_nullKernelAsync", "cuda", folder), float(recorded[1]))
 
 
-# What doctor asks of the driver and the tools, answered as the environment says.
-DRIVER = r"""
-#include <stdlib.h>
-#include <string.h>
-static int number(const char *name, int otherwise) {
-    return getenv(name) ? atoi(getenv(name)) : otherwise;
-}
-int cuInit(unsigned flags) { return (int)flags; }
-int cuDriverGetVersion(int *version) { return *version = number("FAKE_DRIVER", 13000), 0; }
-int cuDeviceGetCount(int *count) { return *count = number("FAKE_COUNT", 1), 0; }
-int cuDeviceGet(int *device, int index) { return *device = index, 0; }
-int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    int arch = number("FAKE_ARCH", 89);
-    return *value = attribute == 75 ? arch / 10 : arch % 10, device;
-}
-int cuDeviceGetName(char *name, int room, int device) {
-    return strncpy(name, getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "Fake GPU", (unsigned)room), device;
-}
-int cuDeviceGetPCIBusId(char *id, int room, int device) {
-    return strncpy(id, "0000:7f:00.0", (unsigned)room), device;
-}
-int cuGetErrorString(int error, const char **text) { return *text = "fake error", error; }
-"""
+# What doctor asks of the tools, answered as the environment says.
 FAKE_TOOLKIT = r"""#!/bin/sh
 case "$*" in
 *--version*) echo "${FAKE_RELEASE-Cuda compilation tools, release 13.0, V13.0.88}" ;;
@@ -468,10 +437,7 @@ class Doctor(unittest.TestCase):
         held = kit.folder()
         cls.addClassCleanup(held.cleanup)
         cls.here = Path(held.name)
-        (cls.here / "driver.c").write_text(DRIVER)
-        code, _, err = kit.call("cc", "-shared", "-fPIC", "-o", cls.here / "libcuda.so.1",
-                                cls.here / "driver.c")
-        assert code == 0, err
+        test_make.fake_driver(cls.here)
         for name, text in (("nvcc", FAKE_TOOLKIT), ("nvidia-smi", FAKE_SMI),
                            ("broken", "#!/bin/sh\nexit 9\n")):
             (cls.here / name).write_text(text)
@@ -585,7 +551,8 @@ class Doctor(unittest.TestCase):
     def test_variables(self):
         for name, value in (("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_MODULE_LOADING", "EAGER"),
                             ("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("NVCC_APPEND_FLAGS", "-G"),
-                            ("CUDA_INJECTION64_PATH", "/x.so"), ("CUDA_VISIBLE_DEVICES", "")):
+                            ("CUDA_INJECTION64_PATH", "/x.so"), ("CUDA_VISIBLE_DEVICES", ""),
+                            ("CUDA_FORCE_PTX_JIT", "1"), ("NVCC_PREPEND_FLAGS", "-G")):
             with self.subTest(name):
                 self.finds(name, "FIX", f"unset {name}", **{name: value})
         self.finds("CUDA_LAUNCH_BLOCKING", "ok", CUDA_LAUNCH_BLOCKING="0")
@@ -619,6 +586,9 @@ class Doctor(unittest.TestCase):
     def test_wsl_and_virtual_machines(self):
         with mock.patch.object(doctor, "read", lambda path: "Linux 5.15 microsoft-standard-WSL2"):
             self.assertIn("WSL2", doctor.check_wsl().text)
+        with mock.patch.object(doctor, "read", lambda path: "Linux 4.4.0 Microsoft"), \
+                mock.patch.object(os.path, "exists", lambda path: False):
+            self.assertEqual(doctor.check_wsl().state, "FIX")
         with mock.patch.object(doctor, "read", lambda path: "flags : fpu hypervisor sse"), \
                 mock.patch.object(doctor, "call", lambda *a, **k: (None, "cannot be run")):
             self.assertIn("a hypervisor", doctor.check_virtual().text)
@@ -636,4 +606,3 @@ class Doctor(unittest.TestCase):
         three = kit.call("make", "doctor", env=kit.clean_environment())
         self.assertEqual(one, two)
         self.assertEqual(one[1], three[1])
-        self.assertIn("When something is wrong", (kit.KIT / "README.md").read_text())
