@@ -18,6 +18,7 @@ class Verdict:
         self.check, self.state, self.shown, self.message = check, state, shown, message
         self.earned = check.points if state == PASS else 0
         self.recomputed = False  # whether it fails by its own output's other figures
+        self.compared = False    # whether it fails only beside the solution's figure
         self.points = check.points if state != SKIPPED else 0
 
     def as_dict(self):
@@ -72,9 +73,12 @@ def judge(output, checks, reference=None, process_wall=None, process_cpu=None, t
         _spread_of_derived(checks, *there)
     here = (*here, trace)
     todos = {check.name: check.todo for check in checks if check.todo}
-    seen = {check.name: _excused(_judge(check, output, here, there, todos), spoiled(
-        output, reference if check.reference_factor else None,
-        trace if check.formula and check.formula.needs_trace else None)) for check in checks}
+    seen = {}
+    for check in checks:
+        one = _judge(check, output, here, there, todos)
+        seen[check.name] = _excused(one, spoiled(
+            output, reference if one.compared else None,
+            trace if check.formula and check.formula.needs_trace else None))
     return [_resting(verdict, seen) for verdict in seen.values()]
 
 
@@ -209,7 +213,9 @@ def _far_from_reference(check, mine, its, unit):
         return Verdict(check, INCONCLUSIVE, shown, "the spread of the readings reaches what the "
                        "solution measures: too noisy to say; run again on a quiet machine. If it "
                        f"stays: {message}")
-    return Verdict(check, FAIL, shown, message)
+    seen = Verdict(check, FAIL, shown, message)
+    seen.compared = True
+    return seen
 
 
 def _why_underived(check, missing, values, series):
