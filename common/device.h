@@ -54,13 +54,15 @@ static inline unsigned gpu_processes(int device) {
 
 // Whether others took much of this core: Linux keeps how long a thread ran, and how long it
 // waited for a core, in ns. Waiting is 1 % on a quiet machine, half beside a busy process.
+static inline bool waited_much(long long ran, long long waited) { return waited > ran / 10; }
+
 static inline bool core_is_shared(void) {
     long long ran = 0, waited = 0;
     FILE *file = fopen("/proc/self/schedstat", "r");
     bool known = file != NULL && fscanf(file, "%lld %lld", &ran, &waited) == 2;
     if (file != NULL)
         fclose(file);
-    return known && waited > ran / 10;
+    return known && waited_much(ran, waited);
 }
 
 static inline void lab_warnings(const char *device_name) {

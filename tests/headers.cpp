@@ -67,6 +67,7 @@ static void clocks(void) {
     EXPECT(now_us() - start >= 1000.0 && thread_cpu_us() - cpu < 1000.0);
     for (int n = 0; n < 3 * CPU_SETSIZE; n += 97)
         move_to_core(n);
+    EXPECT(!waited_much(100000000, 1000000) && waited_much(100000000, 50000000));
     EXPECT(cycles_for_us(0) == 0 && cycles_for_us(1000) == 1980000);
 }
 
