@@ -1,19 +1,13 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Programs that print good numbers without having done the work, to be caught by evidence.
-
-    tests/cheats.py FOLDER      write them there, as NN_name.cu
 
 Each prints the figures that the solution printed on an H200, word for word, after doing
 something else. Nothing in what they print gives them away.
 """
 import json
 import re
-import sys
-from pathlib import Path
 
-KIT = Path(__file__).resolve().parent.parent
-RECORDED = KIT / "worksheets" / "recorded" / "nvidia-h200"
+from kit import KIT, RECORDED
 
 HEAD = """// SPDX-License-Identifier: MIT
 // Not a lab: %s
@@ -47,10 +41,10 @@ CHEATS = {
         NullKernel<<<1, 1, 0, b>>>();
         region_begin("device_sync");
         WaitKernel<<<1, 1, 0, a>>>(cycles_for_us(2000));
-        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_CHECK(cudaStreamSynchronize(a));
         NullKernel<<<1, 1, 0, b>>>();
         region_end();
-    }""", {"waits_ran", "host_did_not_wait"}),
+    }""", {"waits_ran", "host_did_not_wait", "device_sync_ran"}),
     "06_blockingSyncVsSpin": ("waits for a plain event and calls it a sleeping one", "", """
     cudaEvent_t plain;
     CUDA_CHECK(cudaEventCreate(&plain));
@@ -76,7 +70,7 @@ CHEATS = {
         }
         CUDA_CHECK(cudaDeviceSynchronize());
         region_end();
-    }""", {"overlap_ran"}),
+    }""", {"overlap_ran", "pipeline_ran", "edges_ran"}),
     "09_kernelOverlap": ("puts both kernels into one stream and claims that they overlapped", "", """
     cudaEvent_t event;
     cudaStream_t s, t;
@@ -100,11 +94,20 @@ __global__ void AddKernel(void) {}
 """, """
     for (int i = 0; i < 3; i++) {
         region_begin("diamond_graph");
-        for (int k = 0; k < 400; k++)
+        for (int k = 0; k < 200; k++)
             AddKernel<<<1, 1>>>();
         CUDA_CHECK(cudaDeviceSynchronize());
         region_end();
-    }""", {"graph_launches_ran"}),
+    }""", {"graph_launches_ran", "graph_nodes_ran"}),
+    "12_multiGpuEvents": ("lets the host wait and says that a device did", "", """
+    for (int i = 0; i < 9; i++) {
+        region_begin("wait_across");
+        WaitKernel<<<1, 1>>>(cycles_for_us(10000));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        WaitKernel<<<1, 1>>>(cycles_for_us(5000));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        region_end();
+    }""", {"waits_ran"}),
 }
 
 
@@ -123,14 +126,3 @@ int main(void) {{
     return 0;
 }}
 """)
-
-
-def write(folder):
-    for stem in CHEATS:
-        (Path(folder) / f"{stem}.cu").write_text(source(stem))
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        sys.exit("usage: tests/cheats.py FOLDER")
-    write(sys.argv[1])

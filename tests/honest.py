@@ -9,9 +9,9 @@
     tests/honest.py recorded            what is recorded and published
     tests/honest.py noise               recorded outputs, with their readings spread and shifted
 
-The first two need a GPU. Full marks are right; so is `inconclusive` with its cause, under load.
-Each run is graded twice: alone, and as a student's copy would be, beside a solution measured
-before. Exit 1 if a check failed.
+The first two need a GPU, and grade each run twice: alone, and as a student's copy would be, beside a
+solution measured before. Full marks are right; so is `inconclusive` with its cause, under load.
+Exit 1 if a check failed.
 """
 import argparse
 import concurrent.futures
@@ -94,7 +94,7 @@ def one_round(tally, references, attempts=1):
                 word, lines = judge(stem, run.out, run, None, trace)
                 if stem in references and word != SKIPPED:
                     beside, more = judge(stem, run.out, run, references[stem], trace)
-                    if beside != word:
+                    if beside != word != ACCUSED:
                         word, lines = beside, [f"beside the solution: {line}" for line in more]
             if word != INCONCLUSIVE:
                 break
@@ -263,6 +263,8 @@ def main():
                 tally, references = repeats(options.rounds, options.seconds)
                 tallies.append(tally)
             if "load" in options.what:
+                if not references:  # they are measured before there is any load
+                    one_round(Tally("quiet, for reference", all_lines=True), references, attempts=3)
                 tallies += load(references)
     here = []
     if "devices" in options.what:

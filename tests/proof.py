@@ -20,7 +20,6 @@ import faults
 import fuzz
 import honest
 import mutants
-import test_mutants
 import test_sources
 
 begun = time.monotonic()
@@ -37,7 +36,7 @@ class Rows:
         self.lines, self.good = [], True
 
     def add(self, what, figures, good):
-        self.good &= good
+        self.good &= bool(good)
         self._wrapped(f"{'kept ' if good else 'NOT KEPT '} {what}: {figures}", "")
 
     def under(self, lines):
@@ -51,12 +50,9 @@ class Rows:
 
 def mutant_rows(rows):
     fates = mutants.prove("sim")
-    rejected = sum(f.state in (mutants.RIGHT, mutants.REJECTED) for f in fates) / len(fates)
-    right = sum(f.state == mutants.RIGHT for f in fates) / len(fates)
-    rows.add("mutants rejected", f"{100 * rejected:.1f} % of {len(fates)}, listed ones included "
-             f"(promised: {100 * test_mutants.REJECTED:.0f} %)", rejected >= test_mutants.REJECTED)
-    rows.add("mutants with the right message", f"{100 * right:.1f} % "
-             f"(promised: {100 * test_mutants.RIGHT:.0f} %)", right >= test_mutants.RIGHT)
+    for what, share, promised in zip(("rejected", "with the right message"), mutants.shares(fates), mutants.PROMISED):
+        rows.add(f"mutants {what}", f"{share:.1%} of {len(fates)}, listed ones included (promised: {promised:.0%})",
+                 share >= promised)
     rows.under(mutants.table(fates)[:-1])
     for fate in fates:
         if fate.state != mutants.RIGHT:
@@ -70,14 +66,15 @@ def honest_rows(rows):
         noisy = "noise" in tally.title
         rows.add(f"honest: {tally.title}", f"{tally.total(honest.FULL)} full marks, "
                  f"{tally.total(honest.INCONCLUSIVE)} inconclusive, {tally.total(honest.ACCUSED)} accused",
-                 not tally.total(honest.ACCUSED) and (noisy or not tally.total(honest.INCONCLUSIVE)))
+                 tally.total(honest.FULL) and not tally.total(honest.ACCUSED) and (
+                     noisy or not tally.total(honest.INCONCLUSIVE)))
 
 
 def fault_rows(rows):
     outcomes = faults.prove()
     wrong = [o for o in outcomes if o.wrong]
     rows.add("faults: each call failing once", f"{len(outcomes)} failures of "
-             f"{len({(o.stem, o.call) for o in outcomes})} calls, {len(wrong)} wrong", not wrong)
+             f"{len({(o.stem, o.call) for o in outcomes})} calls, {len(wrong)} wrong", outcomes and not wrong)
     rows.under(faults.table(outcomes))
     rows.under([f"{o.stem} {o.call}:{o.nth}: {o.wrong}" for o in wrong])
 
@@ -86,7 +83,7 @@ def fuzz_rows(rows, cases):
     with kit.folder() as folder:
         for kind, share in fuzz.SHARES.items():
             done, wrong = fuzz.fuzz(kind, int(cases * share), 1, Path(folder))
-            rows.add(f"fuzz: {kind}", f"{done} cases, {len(wrong)} wrong", not wrong)
+            rows.add(f"fuzz: {kind}", f"{done} cases, {len(wrong)} wrong", done == int(cases * share) and not wrong)
             rows.under(text.split("\n")[0] for text in wrong[:5])
 
 

@@ -12,12 +12,5 @@ class Faults(unittest.TestCase):
         self.assertEqual({o.stem for o in outcomes}, set(kit.STEMS))
         self.assertGreater(len(outcomes), 150)
         self.assertEqual([f"{o.stem} {o.call}:{o.nth}: {o.wrong}" for o in outcomes if o.wrong], [])
-
-    def test_no_exception_is_out_of_date(self):
-        """Each call that a lab is said to read is one that it makes."""
-        for lab, call in faults.READ:
-            text = "".join((kit.KIT / "solutions" / f"{stem}.cu").read_text(encoding="utf-8")
-                           for stem in kit.STEMS if stem.startswith(lab))
-            text += (kit.KIT / "common" / "device.h").read_text(encoding="utf-8")
-            with self.subTest(lab=lab, call=call):
-                self.assertIn(call, text)
+        keys = {key for o in outcomes if o.read for key in ((o.stem[:2], o.call), ("", o.call))}
+        self.assertLessEqual(set(faults.READ), keys)  # no exception is out of date

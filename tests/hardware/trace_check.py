@@ -20,10 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-KIT = HERE.parent.parent
+KIT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(KIT / "grading"), str(KIT / "tests")]
 import cheats  # noqa: E402
+import kit  # noqa: E402
 import runner  # noqa: E402
 import trace_rules  # noqa: E402
 import tracing  # noqa: E402
@@ -50,12 +50,8 @@ def build(options):
     make("trace", "BACKEND=cuda")
 
 
-def stems():
-    return sorted(p.stem for p in (KIT / "solutions").glob("[0-9][0-9]_*.cu"))
-
-
 def take(stem, backend, out):
-    """A trace of a solution, kept in out/backend/; None if it was skipped or failed."""
+    """(Run, Trace) of a solution, the trace kept in out/backend/; None for it if there is none."""
     program = runner.program_of(stem, KIT / "solutions", backend)
     if backend == "sim" and stem.startswith("12"):
         os.environ["SIM_DEVICES"] = "2"
@@ -73,7 +69,7 @@ def take(stem, backend, out):
 
 
 def traces(options):
-    for stem in stems():
+    for stem in kit.STEMS:
         run, trace = take(stem, "cuda", options.out)
         if trace is None:
             print(f"  {stem}: no trace ({run.out[:100]!r})")
@@ -101,7 +97,7 @@ def traces(options):
 
 
 def shapes(options):
-    for stem in stems():
+    for stem in kit.STEMS:
         path = options.out / "cuda" / f"{stem}.trace.json"
         if not path.exists():
             continue
@@ -129,7 +125,7 @@ def disturbs(options):
     program = runner.program_of("08_copyComputePipeline", KIT / "solutions", "cuda")
     names = ("pipelined", "serial", "copy_in", "kernel", "copy_out", "first_chunk", "return_pinned")
     seen = {name: ([], []) for name in names}
-    for turn in range(options.turns):
+    for _ in range(options.turns):
         for traced in (False, True):
             run = (tracing.capture(program, "cuda")[0] if traced else runner.run_lab(program))
             for name in names:
@@ -167,7 +163,8 @@ def grades(options):
 
 def cheating(options):
     with tempfile.TemporaryDirectory(prefix="labs-cheats.") as folder:
-        cheats.write(folder)
+        for stem in cheats.CHEATS:
+            (Path(folder) / f"{stem}.cu").write_text(cheats.source(stem))
         for lab in grade(folder, "--no-reference"):
             failed = {c["check"] for c in lab["checks"] if c["verdict"] == "FAIL"}
             must = cheats.CHEATS[lab["lab"]][3]

@@ -175,10 +175,6 @@ static void waits(void) {
     CHECK(cudaEventRecord(e1));
     CHECK(cudaEventSynchronize(e1));
     say("cpu_device_flag_event", cpu_us() - used);
-    used = cpu_us();
-    Wait<<<1, 1>>>(cycles(10000));
-    CHECK(cudaDeviceSynchronize());
-    say("cpu_device_flag_sync", cpu_us() - used);
     CHECK(cudaSetDeviceFlags(0));
 }
 
@@ -214,10 +210,9 @@ static void copies(void) {
                            "pageable_d2h"};
     for (int i = 0; i < 5; i++) {
         warm_host();
-        double t = now_us(), returned = 0;
+        double t = now_us();
         if (i == 0 || i == 2)
             CHECK(cudaMemcpyAsync(d, pinned, BYTES, cudaMemcpyHostToDevice, a));
-        returned = now_us() - t;
         if (i == 1 || i == 2)
             CHECK(cudaMemcpyAsync(pinned2, d2, BYTES, cudaMemcpyDeviceToHost, b));
         if (i == 3) {
@@ -228,8 +223,6 @@ static void copies(void) {
             CHECK(cudaMemcpyAsync(pageable, d, BYTES, cudaMemcpyDeviceToHost, a));
         CHECK(cudaDeviceSynchronize());
         say(names[i], (now_us() - t) / 1e3);
-        if (i == 0)
-            say("return_pinned", returned);
     }
     Wait<<<1, 1, 0, a>>>(cycles(5000));
     double t = now_us();

@@ -197,11 +197,12 @@ static void priorities(void) {
 }
 
 static void memory(void) {
-    size_t free_bytes, total;
-    CHECK(cudaMemGetInfo(&free_bytes, &total));
-    say("memory_used", (double)(total - free_bytes) > 0);
+    size_t before, now, total;
+    CHECK(cudaMemGetInfo(&before, &total));
     char *big;
     CHECK(cudaMalloc(&big, 1 << 20));
+    CHECK(cudaMemGetInfo(&now, &total));
+    say("memory_taken", (double)(before - now));
     CHECK(cudaMemset(big, 7, 1 << 20));
     char *fetched = (char *)malloc(1 << 20);
     CHECK(cudaMemcpy(fetched, big, 1 << 20, cudaMemcpyDeviceToHost));
@@ -209,6 +210,8 @@ static void memory(void) {
     free(fetched);
     CHECK(cudaFreeAsync(big, a));
     CHECK(cudaFree(d));
+    CHECK(cudaMemGetInfo(&now, &total));
+    say("memory_back", now > before);
 }
 
 static void device(void) {

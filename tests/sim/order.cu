@@ -47,8 +47,10 @@ int main(int argc, char **argv) {
     CHECK(cudaDeviceSynchronize());
 
     for (int round = 1; round <= 2; round++) {
+        if (strcmp(how, "late") == 0)  // the one that writes is the one that does not wait
+            Consumer<<<1, 256, 0, b>>>(d_copy, d_data);
         Producer<<<1, 256, 0, a>>>(d_data, round, cycles(1000));
-        if (strcmp(how, "event") == 0) {
+        if (strcmp(how, "event") == 0 || strcmp(how, "late") == 0) {
             CHECK(cudaEventRecord(event, a));
             CHECK(cudaStreamWaitEvent(b, event));
         } else if (strcmp(how, "chain") == 0) {  // through a third stream
@@ -80,7 +82,7 @@ int main(int argc, char **argv) {
         else
             Consumer<<<1, 256, 0, b>>>(d_copy, d_data);
         // A pointer that is passed but never written through is no conflict.
-        MayStore<<<1, 1, 0, a>>>(d_sink, false);
+        MayStore<<<1, 1, 0, a>>>(d_sink, strcmp(how, "store") == 0);
         MayStore<<<1, 1, 0, b>>>(d_sink, strcmp(how, "store") == 0);
         // Neighbouring elements, and one between those that are read.
         Add<<<1, 1, 0, a>>>(d_sink + 2, d_sink + 1, d_sink + 8);

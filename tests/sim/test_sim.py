@@ -11,6 +11,7 @@ SIM_SANITIZE=1 builds the engine with -fsanitize=address,undefined; CC and CXX a
 import atexit
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,11 @@ def run(name, *arguments, source=None, **variables):
     if ("Sanitizer" in error and "dereferenced" not in error) or "runtime error" in error:
         raise AssertionError(error)
     return done.returncode, done.stdout, error
+
+
+def cpu_of_programs():
+    """Seconds of processor time that the programs run so far have used."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
 
 
 def table(text):
@@ -133,10 +139,9 @@ class Returns(unittest.TestCase):
         status, out, _ = run("returns")
         seen = table(out)
         self.assertEqual(status, 0)
-        for case, result in self.EXPECTED.items():
-            self.assertEqual(seen.get(case), result, case)
-        self.assertAlmostEqual(float(seen["elapsed_swapped_ms"]), -1.0, delta=0.05)
-        self.assertAlmostEqual(float(seen["elapsed_cross_stream_ms"]), -2.0, delta=0.05)
+        self.assertAlmostEqual(float(seen.pop("elapsed_swapped_ms")), -1.0, delta=0.05)
+        self.assertAlmostEqual(float(seen.pop("elapsed_cross_stream_ms")), -2.0, delta=0.05)
+        self.assertEqual(seen, self.EXPECTED)
 
     def test_two_devices(self):
         status, out, _ = run("devices", SIM_DEVICES="2")
@@ -182,7 +187,7 @@ class Memory(unittest.TestCase):
             "occupancy_blocks": "32", "occupancy_shared": "4", "turns_264": "1",
             "turns_265": "2", "shared_turns": "2", "roomy_660": "1",
             "roomy_661": "2", "priority_first": "1",
-            "memory_used": "1", "memset": "7", "clock_khz": "1.98e+06",
+            "memory_taken": "1.04858e+06", "memset": "7", "memory_back": "1", "clock_khz": "1.98e+06",
             "name": "Simulated H200", "context_again": "1"})
 
 
@@ -208,6 +213,10 @@ class Order(unittest.TestCase):
                 f"(65536 bytes at d_data); missing edge: record an event after line {producer} "
                 f"in stream 1 and make stream 2 wait for it before line {consumer}\n"), how)
         self.assertIn("copy on device (stream 2", run("order", "copy")[2])
+        self.assertRegex(run("order", "late")[2],
+                         r"Producer \(stream 1, \S+\) writes what Consumer \(stream 2, \S+\) reads")
+        self.assertRegex(run("order", "store")[2],
+                         r"MayStore \(stream 2, \S+\) writes what MayStore \(stream 1, \S+\) writes")
 
     def test_silent_when_ordered_or_on_purpose(self):
         for how in ("event", "chain", "query", "stream", "device", "legacy", "purpose"):
@@ -220,13 +229,15 @@ class Order(unittest.TestCase):
 
 class Clocks(unittest.TestCase):
     def test_all_are_virtual(self):
-        began = time.monotonic()
+        build("clocks")
+        began, used = time.monotonic(), cpu_of_programs()
         _, out, _ = run("clocks")
-        self.assertLess(time.monotonic() - began, 20)
+        self.assertLess(time.monotonic() - began, 110)  # or it has slept
+        self.assertLess(cpu_of_programs() - used, 5)    # or it has waited in a loop
         self.assertEqual(out.splitlines(), [
             "slept 110.0 s, CPU 0.0 s", "steady 112.0", "system 112.0", "time 112", "day 112.0",
             "worked CPU 2.0 s", "clock 2.0", "rusage 2", "clock read 25 ns",
-            "device clock moves 1", "globaltimer step 0", "smid 2", "real CPU below 5 s: 1"])
+            "device clock moves 1", "globaltimer step 0", "smid 2"])
 
     def test_two_runs_are_identical(self):
         for name in ("facts", "pipeline", "features", "clocks"):
@@ -236,9 +247,9 @@ class Clocks(unittest.TestCase):
     def test_fast(self):
         for load, limit in (("launches", 0.5), ("grid", 1.0)):
             build("speed")
-            began = time.monotonic()
+            used = cpu_of_programs()
             run("speed", load)
-            self.assertLess(time.monotonic() - began, limit, load)
+            self.assertLess(cpu_of_programs() - used, limit, load)
 
     def test_waits_are_precise(self):
         seen = table(run("speed", "grid")[1])
@@ -293,14 +304,14 @@ class Parameters(unittest.TestCase):
         return path, run("failures", source=Failures.PROGRAM, SIM_DEVICE_FILE=path)
 
     def test_errors_have_file_and_line(self):
-        for change, line, words in (
-                (lambda t: t + "\nspeed = 3\n", None, "no parameter is called speed"),
-                (lambda t: re.sub(r"(?m)^launch_us = \S+", "launch_us = fast", t), None,
+        for change, words in (
+                (lambda t: t + "\nspeed = 3\n", "no parameter is called speed"),
+                (lambda t: re.sub(r"(?m)^launch_us = \S+", "launch_us = fast", t),
                  "launch_us = fast: not a number"),
-                (lambda t: t.replace("\nsms = 132 ", "\n#"), None, "parameter sms is missing"),
-                (lambda t: t + "launch_us = 1\n", None, "launch_us was set in line"),
-                (lambda t: t + "nonsense\n", None, "not `key = value`"),
-                (lambda t: t.replace("\nsms = 132 ", "\nsms = 0 "), None, "sms must be 1")):
+                (lambda t: t.replace("\nsms = 132 ", "\n#"), "parameter sms is missing"),
+                (lambda t: t + "launch_us = 1\n", "launch_us was set in line"),
+                (lambda t: t + "nonsense\n", "not `key = value`"),
+                (lambda t: t.replace("\nsms = 132 ", "\nsms = 0 "), "sms must be 1")):
             path, (status, _, error) = self.with_ini(change)
             self.assertEqual(status, 2)
             self.assertEqual(error.count("\n"), 1, error)
@@ -333,20 +344,8 @@ class Parameters(unittest.TestCase):
 class Facts(unittest.TestCase):
     """Figures that an H200 gave (driver 580.159.04, CUDA 13.0, 2026-11-30), within 1.2 x.
 
-    From probes; where another hour gave other figures, what the kit's own labs recorded. The CPU
-    time of blocking waits is left to make fidelity.
+    From probes; what the labs measure, too, is left to make fidelity.
     """
-
-    FROM_LABS = {
-        "first_launch": ("01_nullKernelAsync", "first_launch"),
-        "record_timing": ("07_disableTiming", "record_timing"),
-        "record_quiet": ("07_disableTiming", "record_disable_timing"),
-        "wall_block_0.1": ("06_blockingSyncVsSpin", "wall_block[ms=0.1]"),
-        "wall_block_1": ("06_blockingSyncVsSpin", "wall_block[ms=1]"),
-        "wall_block_10": ("06_blockingSyncVsSpin", "wall_block[ms=10]"),
-        "diamond_streams": ("11_graphCapture", "diamond_streams"),
-        "diamond_graph": ("11_graphCapture", "diamond_graph"),
-    }
 
     RECORDED = {
         "context": 338, "launch_async": 3.28, "launch_sync": 8.41,
@@ -375,16 +374,10 @@ class Facts(unittest.TestCase):
         "pipelined_1": 1.024, "pipelined_4": 1.004, "pipelined_16": 1.002,
     }
 
-    def of_lab(self, stem, metric):
-        path = os.path.join(SIM, "../../worksheets/recorded/nvidia-h200", f"{stem}.txt")
-        with open(path, encoding="utf-8") as file:
-            return float(re.search(rf"^measured {re.escape(metric)} = (\S+)", file.read(), re.M)[1])
-
     def test_within_a_fifth(self):
         seen = table(run("facts")[1])
-        wanted = {**self.RECORDED, **{name: self.of_lab(*where) for name, where in self.FROM_LABS.items()}}
         far = [f"{name}: {seen[name]} against {recorded}"
-               for name, recorded in wanted.items()
+               for name, recorded in self.RECORDED.items()
                if not 1 / 1.2 <= float(seen[name]) / recorded <= 1.2]
         self.assertEqual(far, [])
         self.assertEqual((float(seen["diamond_nodes"]), float(seen["diamond_edges"])), (4, 4))
@@ -397,8 +390,8 @@ class Facts(unittest.TestCase):
         self.assertLess(float(seen["first_launch"]), 20)
 
     def test_launch_blocking(self):
-        seen = table(run("failures", source=Failures.PROGRAM, CUDA_LAUNCH_BLOCKING="1")[1])
-        self.assertEqual(seen, {})  # it still runs
+        self.assertEqual(run("failures", source=Failures.PROGRAM, CUDA_LAUNCH_BLOCKING="1")[1].split(),
+                         ["cudaSuccess"] * 5)
         source = """#include "check.h"
 __global__ void Null(void) {}
 int main(void) {
