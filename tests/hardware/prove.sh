@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # What of the grader's proof needs a GPU: all mutants, each solution again and again, and under load.
 #
-#     tests/hardware/prove.sh                    about seven minutes on an H200 with 16 cores
+#     tests/hardware/prove.sh                    some thirteen minutes on an H200 with 16 cores
 #     ROUNDS=30 SECONDS_FOR_ROUNDS=600 tests/hardware/prove.sh repeats
 #
 # Any of: mutants repeats load. ARCH, NVCC and CUDA_HOME as for make. Lab 12 needs two GPUs.
