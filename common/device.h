@@ -140,7 +140,7 @@ static inline void lab_begin(const char *number, const char *name) {
 // Without this last line the output counts as truncated.
 static inline void lab_end(const char *number, const char *name) {
     warn_if_gpu_is_shared(1);
-#ifndef LAB_SIMULATED  // its clock does not stand still for this
+#ifndef LAB_SIMULATED  // whose clock stands still meanwhile
     if (core_is_shared())
         lab_warning("another process is on this core: what the host does comes late");
 #endif

@@ -142,7 +142,10 @@ class Grader:
             result = (None, out.skipped)
         else:
             result = (out, "")
-        self.references[stem] = (time.monotonic(), result)
+        if verdict.spoiled(out):  # serves once: the next one measures again
+            self.references.pop(stem, None)
+        else:
+            self.references[stem] = (time.monotonic(), result)
         return result
 
     # ---- one student ----

@@ -13,6 +13,7 @@ import time
 import unittest
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import class_of
 import graded
@@ -23,6 +24,7 @@ import kit
 import output
 import ranges
 import roster
+import runner
 import sandbox
 import verdict
 import workshop
@@ -639,6 +641,20 @@ class Programs(Class):
                 self.assertNotEqual(path.read_text().strip(), "labs-outlives")
             except OSError:
                 pass
+
+
+class Reference(unittest.TestCase):
+    def test_one_that_another_process_has_spoiled_serves_once(self):
+        run, spoiled = runner.Run(), recorded().replace(b"finished", b"warning another process is on this core\nfinished")
+        with kit.folder() as folder:
+            for run.out, runs in (recorded(), 1), (spoiled, 2):
+                ours = grader.Grader.__new__(grader.Grader)
+                ours.references, ours.out, ours.backend = {}, Path(folder), "cuda"
+                ours.workshop = mock.MagicMock()
+                ours.workshop.build.return_value, ours.workshop.run.return_value = ("", ""), run
+                for _ in range(2):
+                    self.assertEqual(ours.reference(LAB)[0].stem, LAB)
+                self.assertEqual(ours.workshop.run.call_count, runs)
 
 
 class Threshold(unittest.TestCase):
