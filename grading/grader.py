@@ -238,8 +238,7 @@ class Grader:
         """Run until nothing is inconclusive or near its bound; the attempt with most points
         counts, the earlier of equal ones. A failure is not tried again, only explained."""
         best, tries = None, []
-        # The simulated device would say the same again.
-        for attempt in range(1, (1 if self.backend == "sim" else self.options.attempts) + 1):
+        for attempt in range(1, runner.attempts(self.backend, self.options.attempts) + 1):
             run = self.workshop.run(place, stem)
             name = f"{stem}.attempt{attempt}.txt"
             kept.bytes(name, run.out)

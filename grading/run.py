@@ -119,8 +119,7 @@ def run(options):
         print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
               f"{max(wanted, 1):.0f} s)", file=sys.stderr, flush=True)
         reference = reference_for(stem, options, bus_id)
-        # The simulated device would say the same again.
-        for attempt in range(1, (1 if options.backend == "sim" else options.attempts) + 1):
+        for attempt in range(1, runner.attempts(options.backend, options.attempts) + 1):
             result, trace, why = measured(stem, options, bus_id)
             kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
             if result.out:

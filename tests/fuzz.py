@@ -5,9 +5,10 @@
     tests/fuzz.py [--cases 2000] [--seed 1] [--only outputs]
 
 Seeds are the recorded outputs, those of unfinished labs, the range files, and traces. No input
-may raise anything but the reader's own error, take more than a second of processor time, or earn what it should
-not: a check that passes only with the mutation must have been given a figure whose own line the
-mutation changed, and points never exceed the lab's. With one seed the cases are always the same.
+may raise anything but the reader's own error, take more than a second of processor time, or earn
+what it should not: a check that passes only with the mutation must have been given a figure whose own
+line the mutation changed, and points never exceed the lab's. With one seed the cases are always the
+same.
 """
 import argparse
 import json

@@ -38,7 +38,7 @@ FOLDER = kit.KIT / "tests" / "mutants"
 KEYS = {"mistake", "check", "todo", "says", "listed"}
 RIGHT, REJECTED, SLIPPED, SKIPPED = "right message", "rejected", "SLIPPED", "skipped"
 PROMISED = 0.95, 0.90  # rejected, and with the right message: of all, the listed ones included
-ATTEMPTS = {"cuda": 3, "sim": 1}  # runs while the grader finds a figure too noisy to say
+ATTEMPTS = 3        # runs while the grader finds a figure too noisy to say
 
 
 class Stale(Exception):
@@ -148,7 +148,7 @@ class Device:
 
     def grade(self, mutant, program):
         """The grade of one run; of the last, where the first were too noisy to say."""
-        for _ in range(ATTEMPTS[self.backend]):
+        for _ in range(runner.attempts(self.backend, ATTEMPTS)):
             run, trace = kit.measure(program, mutant.stem, self.backend)
             graded = grade_data(run.out, mutant.name, kit.KIT / "grading" / "ranges", mutant.stem,
                                 self.reference[mutant.stem], run.wall, run.cpu, trace)

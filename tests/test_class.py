@@ -516,19 +516,10 @@ class Resume(Class):
         child = subprocess.Popen([*kit.GRADE, "class", str(self.submissions), "--out", str(self.out), "--jobs", "1"],
                                  stderr=slave, cwd=kit.KIT)
         os.close(slave)
-        data = b""
-        try:
-            while True:
-                piece = os.read(master, 65536)
-                if not piece:
-                    break
-                data += piece
-        except OSError:
-            pass  # how a terminal ends
-        os.close(master)
+        text = kit.read_to_end(master)
         self.assertEqual(child.wait(), 0)
-        self.assertEqual(data.count(b"\r\x1b[K"), 12)
-        self.assertRegex(data.decode(), r"12/12 done, 0 could not be graded, \d+ s left")
+        self.assertEqual(text.count("\r\x1b[K"), 12)
+        self.assertRegex(text, r"12/12 done, 0 could not be graded, \d+ s left")
 
 
 @unittest.skipIf(NO_SANDBOX, f"no sandbox here: {NO_SANDBOX}")

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import sys
-import time
 import unittest
 from pathlib import Path
 
@@ -80,9 +79,8 @@ class Inside(unittest.TestCase):
             before = sandbox.files_in_memory()
             for run in self.run_in(script):
                 self.assertIn("of memory", run.problem)
-                for _ in range(200):  # the kernel frees what was in its /tmp a little later
-                    if sandbox.files_in_memory() > before + (50 << 20):
-                        time.sleep(0.05)
+                # The kernel frees what was in its /tmp a little later.
+                kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20), seconds=10)
 
     def test_a_file_is_limited(self):
         for run in self.run_in("head -c 10000000 /dev/zero > /tmp/x; wc -c < /tmp/x"):
@@ -99,9 +97,11 @@ class Inside(unittest.TestCase):
     def test_background_processes_end_with_it(self):
         for run in self.run_in("(setsid sleep 3333 &); (setsid sleep 3333 >/dev/null 2>&1 &); echo done"):
             self.assertEqual((run.out, run.problem), (b"done\n", ""))
-        deadline = time.monotonic() + 5
-        while left := [p for p in Path("/proc").glob("[0-9]*/cmdline") if sleeps(p)]:
-            self.assertLess(time.monotonic(), deadline, left)
+
+        def left():
+            return [p for p in Path("/proc").glob("[0-9]*/cmdline") if sleeps(p)]
+        kit.until(lambda: not left(), seconds=5)
+        self.assertEqual(left(), [])
 
     def test_ends_are_told_apart(self):
         for script, code, words in (("exit 0", 0, ""), ("exit 3", 3, "exit code 3"),

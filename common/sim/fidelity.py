@@ -9,6 +9,7 @@ factor is how far outside it lies. Writes the table into common/sim/README.md (-
 compares). Fails unless every figure is within a factor of 1.5 and nine in ten within 1.2. EXEMPT
 names what no such model can know.
 """
+import collections
 import sys
 from pathlib import Path
 
@@ -43,12 +44,21 @@ def ratio_of(simulated, recorded):
     return max(simulated / recorded, recorded / simulated)
 
 
+class Row(collections.namedtuple("Row", "lab metric unit real other model factor")):
+    """One figure or word: what the two H200s and the model have of it, or None."""
+
+    @property
+    def exempt(self):
+        """Why it is not judged, or None."""
+        return EXEMPT.get((self.lab, self.metric))
+
+
 def rows():
-    """(lab, metric, unit, recorded, recorded elsewhere or None, simulated or None, factor) of every
-    figure."""
+    """A Row for every figure."""
     for path in sorted((RECORDED / "nvidia-h200").glob("[0-9][0-9]_*.txt")):
         if not (RECORDED / "simulated-h200" / path.name).exists():
             continue
+        lab = path.stem[:2]
         real, real_words = figures(path)
         model, model_words = figures(RECORDED / "simulated-h200" / path.name)
         elsewhere = RECORDED / "another-h200" / path.name
@@ -59,12 +69,12 @@ def rows():
             if name in model:
                 low, high = sorted((value, value if its is None else its))
                 nearest = min(max(model[name][0], low), high)
-                yield path.stem, name, unit, value, its, model[name][0], ratio_of(model[name][0], nearest)
+                yield Row(lab, name, unit, value, its, model[name][0], ratio_of(model[name][0], nearest))
             elif name.split("[")[0] not in sweep:
-                yield path.stem, name, unit, value, its, None, float("inf")
+                yield Row(lab, name, unit, value, its, None, float("inf"))
         for name, word in real_words.items():
             same = word == model_words.get(name)
-            yield path.stem, name, "", word, None, model_words.get(name), 1.0 if same else float("inf")
+            yield Row(lab, name, "", word, None, model_words.get(name), 1.0 if same else float("inf"))
 
 
 def shown(value):
@@ -72,21 +82,21 @@ def shown(value):
 
 
 def main():
-    table = [(*row, EXEMPT.get((row[0][:2], row[1]))) for row in rows()]
-    judged = [row for row in table if row[7] is None]
-    near = sum(row[6] <= MOST for row in judged)
-    beyond = [row for row in judged if row[6] > EVERY]
-    twice = [row for row in judged if row[4] is not None]
-    alike = sum(ratio_of(row[4], row[3]) <= MOST for row in twice)
+    table = list(rows())
+    judged = [row for row in table if not row.exempt]
+    near = sum(row.factor <= MOST for row in judged)
+    beyond = [row for row in judged if row.factor > EVERY]
+    twice = [row for row in judged if row.other is not None]
+    alike = sum(ratio_of(row.other, row.real) <= MOST for row in twice)
     summary = (f"{near} of {len(judged)} figures ({100 * near / max(len(judged), 1):.0f} %) within "
                f"{MOST}, {len(judged) - len(beyond)} within {EVERY}; {len(table) - len(judged)} exempt. "
                f"Of the {len(twice)} that both H200s have, {alike} are within {MOST} of one another")
     lines = ["| lab | metric | unit | H200 | another | simulated | factor |", "|---|---|---|---|---|---|---|"]
-    lines += [f"| {lab[:2]} | {name} | {unit} | {shown(real)} | {'' if other is None else shown(other)} | "
-              f"{shown(model)} | " + (f"exempt: {why} |" if why else f"{factor:.2f} |")
-              for lab, name, unit, real, other, model, factor, why in table]
+    lines += [f"| {row.lab} | {row.metric} | {row.unit} | {shown(row.real)} | "
+              f"{'' if row.other is None else shown(row.other)} | {shown(row.model)} | " + (f"exempt: {row.exempt} |" if row.exempt else f"{row.factor:.2f} |")
+              for row in table]
     for row in beyond:
-        print(f"beyond {EVERY}: {row[0][:2]} {row[1]}: H200 {shown(row[3])}, simulated {shown(row[5])}")
+        print(f"beyond {EVERY}: {row.lab} {row.metric}: H200 {shown(row.real)}, simulated {shown(row.model)}")
     print(summary)
     page = KIT / "common/sim/README.md"
     text = page.read_text(encoding="utf-8")
