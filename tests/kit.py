@@ -120,6 +120,13 @@ def needs_terminal(test):
         test.skipTest(f"no terminal to be had here: {error}")
 
 
+def no_driver(folder):
+    """A folder in which a program started with it as LD_LIBRARY_PATH finds no NVIDIA driver, also where
+    the machine has one: the file of that name is none, and the loader looks no further."""
+    (Path(folder) / "libcuda.so.1").write_text("")
+    return str(folder)
+
+
 def clean_environment(**more):
     """The environment without what an outer make left in it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}

@@ -118,7 +118,8 @@ class Kit(kit.Copy):
         code, _, err = self.make("record", "MACHINE=simulated-h200")
         self.assertIn("outputs of the simulated device, and no others", err)
         self.assertNotEqual(code, 0)
-        code, _, err = self.make("run", driver="/nowhere")
+        with kit.folder() as none:
+            code, _, err = self.make("run", driver=kit.no_driver(none))
         self.assertNotEqual(code, 0)
         self.assertIn("BACKEND=cuda, but no", err)
 

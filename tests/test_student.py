@@ -437,6 +437,8 @@ class Doctor(unittest.TestCase):
         held = kit.folder()
         cls.addClassCleanup(held.cleanup)
         cls.here = Path(held.name)
+        (cls.here / "none").mkdir()
+        cls.none = kit.no_driver(cls.here / "none")
         test_make.fake_driver(cls.here)
         for name, text in (("nvcc", FAKE_TOOLKIT), ("nvidia-smi", FAKE_SMI),
                            ("broken", "#!/bin/sh\nexit 9\n")):
@@ -461,7 +463,7 @@ class Doctor(unittest.TestCase):
                        if not k.startswith(("CUDA_", "NVCC"))}
         environment.update(PATH=f"{self.here}:/usr/bin:/bin" if gpu else "/usr/bin:/bin",
                            NVCC=str(self.here / "nvcc"),
-                           LD_LIBRARY_PATH=str(self.here) if gpu else "/nowhere")
+                           LD_LIBRARY_PATH=str(self.here) if gpu else self.none)
         environment.update(changes)
         got, out, err = kit.call(sys.executable, "-W", "error", "grading/doctor.py", env=environment)
         self.assertEqual((got, err), (code, ""), out)
