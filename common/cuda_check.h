@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { EXIT_WRONG_RESULT = 1, EXIT_USAGE = 2, EXIT_CUDA_ERROR = 3, EXIT_SKIPPED = 77 };
+enum { EXIT_CUDA_ERROR = 3, EXIT_SKIPPED = 77 };
 
 #define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__, __func__)
 

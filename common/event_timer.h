@@ -28,8 +28,8 @@ static inline void event_timer_stop(struct event_timer *timer, cudaStream_t stre
     CUDA_CHECK(cudaEventRecord(timer->stop, stream));
 }
 
-// Microseconds between the presses; the runtime counts in milliseconds, in steps of half a
-// microsecond.
+// Microseconds between the presses; the runtime counts in milliseconds. Its resolution is
+// documented as half a microsecond or so; an H200 counts in steps of 32 ns.
 static inline double event_timer_us(struct event_timer *timer) {
     float ms = 0.0f;
     CUDA_CHECK(cudaEventSynchronize(timer->stop));

@@ -20,13 +20,14 @@ enum {
     CYCLES_MAX = 500000,  // give up: no launch costs an eighth of a millisecond
 };
 
-__device__ int device_time;
+__device__ unsigned device_time;
 
 // Waits for `cycles` cycles of its SM's clock. Nobody ever passes true, but the compiler
 // cannot know that: were nothing written, it might drop the loop as useless.
 __global__ void WaitKernel(int cycles, bool write) {
     // TODO(1): read clock() into start, then read it into stop until stop - start has reached
-    // `cycles`. Then, if `write` is set, thread 0 of block 0 stores it in device_time. (7 lines)
+    // `cycles`. Then, if `write` is set, thread 0 of block 0 stores stop - start in
+    // device_time. Unsigned, since the counter wraps round. (6 lines)
     // Your lines here.
 }
 
@@ -45,7 +46,7 @@ static double crossing(const int *cycles, const double *us, int count, double le
     double at = NAN;
     (void)cycles, (void)us, (void)count, (void)level;
     // TODO(3): find the first i >= 1 with us[i] >= level, and put `at` on the straight line
-    // between point i - 1 and point i where it meets the level. (5 lines)
+    // between point i - 1 and point i where it meets the level. (4 lines)
     // Your lines here.
     return at;
 }

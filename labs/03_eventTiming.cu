@@ -13,7 +13,7 @@
 
 enum {
     KERNEL_US = 500,  // long beside a launch, short enough to repeat
-    REPEATS = 9,      // readings of each figure
+    ROUNDS = 9,       // readings of each figure
     ITERATIONS = 20,  // kernels between one pair of events
     NULL_LAUNCHES = 1000,
 };
@@ -87,7 +87,7 @@ int main(void) {
     double first = event_timer_us(&timer);
     event_null_us(&timer, 1);  // warms NullKernel up
 
-    for (int i = 0; i < REPEATS; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         double enqueue_us, sync_us;
         region_begin("host_clock");
         host_clock_us(&enqueue_us, &sync_us);

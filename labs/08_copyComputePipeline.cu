@@ -144,6 +144,12 @@ int main(void) {
     double us, first_us;
 
     lab_begin("08", "copyComputePipeline");
+    if (pageable.in == NULL || pageable.out == NULL) {
+        fprintf(stderr,
+                "no %d bytes of memory, twice: end other programs, or make CHUNK smaller\n",
+                TOTAL);
+        return 1;
+    }
     CUDA_CHECK(cudaMallocHost(&pinned.in, TOTAL));
     CUDA_CHECK(cudaMallocHost(&pinned.out, TOTAL));
     CUDA_CHECK(cudaMalloc(&d_in, TOTAL));

@@ -81,6 +81,7 @@ int main(void) {
         CUDA_CHECK(cudaStreamCreateWithFlags(&streams[s], cudaStreamNonBlocking));
         WaitKernel<<<1, 1, 0, streams[s]>>>(0);
         NullKernel<<<1, 1, 0, streams[s]>>>();  // warm up
+        CUDA_CHECK_LAUNCH();
     }
     CUDA_CHECK(cudaDeviceSynchronize());
 
@@ -111,7 +112,7 @@ int main(void) {
     print_measured("queue_depth_two", "count", &depth_two);
     print_measured("enqueue_before", "us", &before);
     print_measured("enqueue_blocked", "us", &blocked);
-    print_measured_once("gate", "us", gate_us);
+    print_measured_once("gate", "us", gate_us);  // as long as it was made, at the peak clock
     // Launch number n, counted from 1: at first every doubling, then round the one held up.
     for (int k = 0; k < DOUBLINGS && early[k].count > 0 && 1 << k < last - 8; k++)
         print_measured_at("enqueue", "n", 1 << k, "us", &early[k]);

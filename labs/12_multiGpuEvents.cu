@@ -16,7 +16,7 @@
 enum {
     FIRST_US = 10000,  // device 0's kernel
     SECOND_US = 5000,  // device 1's: half as long, so that it ends first unless it waits
-    REPEATS = 9,
+    ROUNDS = 9,
 };
 
 __global__ void WaitKernel(long long cycles) {
@@ -110,7 +110,7 @@ int main(void) {
     }
 
     play(true, &warm_up[0], &warm_up[1], &warm_up[2]);
-    for (int i = 0; i < REPEATS; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         play(true, &across, &host_across, &first);
         play(false, &alone, &host_alone, &first);
     }

@@ -25,7 +25,7 @@ __global__ void NullKernel(void) {}
 static double first_launch_us(void) {
     double us = NAN;
     // TODO(1): warm up. Read now_us(), launch NullKernel once on one block of one thread and
-    // check it, synchronize with the device, and store the time that passed in us. (4 lines)
+    // check it, synchronize with the device, and store the time that passed in us. (5 lines)
     // BEGIN SOLUTION
     double start = now_us();
     NullKernel<<<1, 1>>>();
@@ -98,6 +98,7 @@ int main(void) {
             move_to_core(round * VISITS + visit);
             for (int i = 0; i < 10; i++)  // warms up the new core's caches
                 NullKernel<<<1, 1>>>();
+            CUDA_CHECK_LAUNCH();
             CUDA_CHECK(cudaDeviceSynchronize());
             double start = now_us(), async_us = launch_async_us();
             keep_least(&least_left, left_running_us(start, async_us));

@@ -20,17 +20,18 @@ enum {
     CYCLES_MAX = 500000,  // give up: no launch costs an eighth of a millisecond
 };
 
-__device__ int device_time;
+__device__ unsigned device_time;
 
 // Waits for `cycles` cycles of its SM's clock. Nobody ever passes true, but the compiler
 // cannot know that: were nothing written, it might drop the loop as useless.
 __global__ void WaitKernel(int cycles, bool write) {
     // TODO(1): read clock() into start, then read it into stop until stop - start has reached
-    // `cycles`. Then, if `write` is set, thread 0 of block 0 stores it in device_time. (7 lines)
+    // `cycles`. Then, if `write` is set, thread 0 of block 0 stores stop - start in
+    // device_time. Unsigned, since the counter wraps round. (6 lines)
     // BEGIN SOLUTION
-    int start = clock();
-    int stop = start;
-    while (stop - start < cycles)
+    unsigned start = clock();
+    unsigned stop = start;
+    while (stop - start < (unsigned)cycles)
         stop = clock();
     if (write && threadIdx.x == 0 && blockIdx.x == 0)
         device_time = stop - start;
@@ -60,7 +61,7 @@ static double crossing(const int *cycles, const double *us, int count, double le
     double at = NAN;
     (void)cycles, (void)us, (void)count, (void)level;
     // TODO(3): find the first i >= 1 with us[i] >= level, and put `at` on the straight line
-    // between point i - 1 and point i where it meets the level. (5 lines)
+    // between point i - 1 and point i where it meets the level. (4 lines)
     // BEGIN SOLUTION
     for (int i = 1; i < count && isnan(at); i++)
         if (us[i] >= level)

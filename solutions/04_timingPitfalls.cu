@@ -5,11 +5,11 @@
 // reads, or with a number. My kernel lasts 0.5 ms, somebody else's 2 ms. Predict before you
 // run what each way below will read, and what it will have measured.
 //
-//     nvcc -O2 -arch=native labs/04_timingPitfalls.cu -o timingPitfalls && ./timingPitfalls
 //     nvcc -G -arch=native labs/04_timingPitfalls.cu -o timingPitfalls.debug
+//     nvcc -O2 -arch=native labs/04_timingPitfalls.cu -o timingPitfalls && ./timingPitfalls
 //     make grade LAB=04
 //
-// The second program is the same with -G; the first starts it to measure debug_kernel.
+// The first program is the same with -G; the second starts it to measure debug_kernel.
 // Worksheet: worksheets/04_timingPitfalls.md
 #include "../common/lab.h"
 
@@ -20,7 +20,7 @@ enum {
     IDLE_US = 1000000,  // long enough for the GPU to lower its clock
     RAMP = 60,          // kernels of mine until the clock has risen: 30 ms or more
     STEPS = 20000,      // of ArithmeticKernel: some 50 us
-    REPEATS = 9,
+    ROUNDS = 9,
 };
 
 __global__ void WaitKernel(long long cycles) {
@@ -146,7 +146,7 @@ enum { WAYS = sizeof ways / sizeof ways[0] };
 
 static void read_wrongly(void) {
     static struct samples ms[WAYS];
-    for (int i = 0; i < REPEATS; i++)
+    for (int i = 0; i < ROUNDS; i++)
         for (int way = 0; way < WAYS; way++)
             samples_add(&ms[way], ways[way].ms());
     for (int way = 0; way < WAYS; way++)
@@ -207,15 +207,24 @@ static double launch_behind_us(void) {
     return us;
 }
 
-// The clock that my kernel sees after a rest, and later: cycles over time.
-static void read_clock(void) {
+// The clock that my kernel sees: cycles over time. A short kernel runs ahead of start, so that a
+// host that is late with my launch is not in the interval.
+static double clock_mhz(void) {
+    launch(mine, kernel_cycles / 5);
+    return (double)kernel_cycles / (1e3 * alone());
+}
+
+// What a rest does to a reading, and to the clock.
+static void read_rested(void) {
     static struct samples warm;
     usleep(IDLE_US);
-    print_measured_once("clock_cold", "MHz", (double)kernel_cycles / (1e3 * alone()));
+    print_measured_once("alone_rested", "ms", alone());
+    usleep(IDLE_US);
+    print_measured_once("clock_cold", "MHz", clock_mhz());
     for (int i = 0; i < RAMP; i++)
         alone();
-    for (int i = 0; i < REPEATS; i++)
-        samples_add(&warm, (double)kernel_cycles / (1e3 * alone()));
+    for (int i = 0; i < ROUNDS; i++)
+        samples_add(&warm, clock_mhz());
     print_measured("clock_warm", "MHz", &warm);
 }
 
@@ -225,7 +234,7 @@ static void time_arithmetic(struct samples *us) {
     float *d_data;
     CUDA_CHECK(cudaMalloc(&d_data, 256 * sizeof *d_data));
     CUDA_CHECK(cudaMemset(d_data, 0, 256 * sizeof *d_data));
-    for (int i = -REPEATS; i < REPEATS; i++) {  // the first half warms up
+    for (int i = -ROUNDS; i < ROUNDS; i++) {  // the first half warms up
         event_timer_start(&timer, 0);
         ArithmeticKernel<<<1, 256>>>(d_data, 0.5f);
         CUDA_CHECK_LAUNCH();
@@ -297,7 +306,7 @@ int main(int argc, char **argv) {
     region_end();
     read_wrongly();
     ask_wrongly();
-    read_clock();
+    read_rested();
     time_arithmetic(&release);
     print_measured("release_kernel", "us", &release);
     print_measured_once("debug_kernel", "us", sscanf(debug, "%lf", &us) == 1 ? us : NAN);

@@ -19,7 +19,7 @@ enum {
     BLOCKS = 8,  // leaves room on every GPU for the other streams' kernels
     PRODUCER_US = 2000,
     BYSTANDER_US = 500,
-    REPEATS = 9,
+    ROUNDS = 9,
 };
 
 __device__ void wait_cycles(long long cycles) {
@@ -150,7 +150,7 @@ int main(void) {
     bystander = event_timer_create();
 
     play("warm_up", no_wait, -1, warm_up);
-    for (int i = 1; i <= REPEATS; i++) {
+    for (int i = 1; i <= ROUNDS; i++) {
         play("no_wait", no_wait, i, none);
         play("event_wait", event_wait, i, event);
         play("device_sync", device_sync, i, sync);

@@ -13,7 +13,7 @@
 
 #include <sched.h>
 
-enum { REPEATS = 9 };
+enum { ROUNDS = 9 };
 static const double kernel_ms[] = {0.1, 1.0, 10.0};
 enum { LENGTHS = sizeof kernel_ms / sizeof kernel_ms[0] };
 
@@ -74,7 +74,7 @@ struct cost {
 
 // Launches a kernel of `cycles` cycles, waits for its end in the given way, and adds to
 // `cost`, in us: wall time, this thread's CPU time, and how much longer the wall time is than
-// the kernel's own by events: the launch, and the waiter's noticing the end.
+// that between the events: the way of `start` to the GPU, and the waiter's noticing the end.
 static void time_wait(long long cycles, cudaEvent_t start, cudaEvent_t stop,
                       bool (*wait)(cudaEvent_t), struct cost *cost) {
     double wall = NAN, cpu = NAN;
@@ -82,7 +82,7 @@ static void time_wait(long long cycles, cudaEvent_t start, cudaEvent_t stop,
     (void)cycles, (void)start, (void)wait;
     if (stop != NULL) {
         // TODO(3): read now_us() and thread_cpu_us(), call enqueue, and call wait(stop). If it
-        // answers true, store in wall and cpu what passed of each clock. (7 lines)
+        // answers true, store in wall and cpu what passed of each clock. (6 lines)
         // BEGIN SOLUTION
         double wall_start = now_us(), cpu_start = thread_cpu_us();
         enqueue(cycles, start, stop);
@@ -115,7 +115,7 @@ int main(void) {
     enqueue(0, start, plain);  // warm up
     CUDA_CHECK(cudaDeviceSynchronize());
 
-    for (int i = 0; i < REPEATS; i++)
+    for (int i = 0; i < ROUNDS; i++)
         for (int k = 0; k < LENGTHS; k++) {
             region_begin("spin");
             time_wait(cycles[k], start, plain, synchronize, &spin[k]);
@@ -127,7 +127,7 @@ int main(void) {
         }
     // The device has a flag of that name too. Does it make a plain event's waiter sleep?
     CUDA_CHECK(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
-    for (int i = 0; i < REPEATS; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
         time_wait(cycles[2], start, plain, synchronize, &flag);
         time_wait(cycles[2], start, plain, device_synchronize, &flag_device);
     }

@@ -31,7 +31,7 @@ __global__ void WaitKernel(long long cycles) {
 static cudaStream_t a, b;
 static struct event_timer timer;
 static long long gate_cycles;
-static int early_gates;  // gates that opened before all was queued behind them
+static int early_gates;
 
 // An event that can order streams but not tell the time; NULL until it is written.
 static cudaEvent_t event_without_timing(void) {
@@ -61,19 +61,19 @@ static double record_us(cudaEvent_t event) {
 }
 
 // The gate keeps stream a shut while everything is queued behind it, so that the CPU cannot
-// hold up what the timer then times. Counts the gates that opened too early.
+// hold up what the timer then times.
 static void shut_gate(void) {
     WaitKernel<<<1, 1, 0, a>>>(gate_cycles);
     CUDA_CHECK_LAUNCH();
     event_timer_start(&timer, a);
 }
 
-static double open_gate_us(void) {
+// Microseconds from the gate's opening until all behind it is done. Counts the gates that had
+// opened before all was queued.
+static double behind_gate_us(void) {
     event_timer_stop(&timer, a);
     cudaError_t gate = cudaEventQuery(timer.start);
-    if (gate == cudaErrorNotReady)
-        cudaGetLastError();  // still shut, as it should be; the answer may be kept as an error
-    else {
+    if (gate != cudaErrorNotReady) {
         CUDA_CHECK(gate);
         early_gates++;
     }
@@ -100,8 +100,8 @@ static double hop_us(cudaEvent_t there, cudaEvent_t back) {
         hops += 2;
     }
     // END SOLUTION
-    double us = open_gate_us();
     CUDA_CHECK_LAUNCH();
+    double us = behind_gate_us();
     return hops > 0 ? us / hops : NAN;
 }
 
@@ -114,7 +114,7 @@ static double queued_us(cudaEvent_t event) {
         if (event != NULL)
             CUDA_CHECK(cudaEventRecord(event, a));
     }
-    return open_gate_us() / QUEUED;
+    return behind_gate_us() / QUEUED;
 }
 
 struct cost {
@@ -146,26 +146,26 @@ static const char *elapsed_word(cudaEvent_t start, cudaEvent_t stop) {
 int main(void) {
     static struct cost timing, disabled, warm_up;
     static struct samples bare;
-    cudaEvent_t there, back, plain_there, plain_back;
+    cudaEvent_t there, back, untimed_there, untimed_back;
 
     lab_begin("07", "disableTiming");
     CUDA_CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     CUDA_CHECK(cudaEventCreate(&there));
     CUDA_CHECK(cudaEventCreate(&back));
-    plain_there = event_without_timing();
-    plain_back = event_without_timing();
+    untimed_there = event_without_timing();
+    untimed_back = event_without_timing();
     timer = event_timer_create();
     gate_cycles = cycles_for_us(GATE_US);
 
     queued_us(NULL);
     measure(there, back, &warm_up);
-    measure(plain_there, plain_back, &warm_up);
+    measure(untimed_there, untimed_back, &warm_up);
     early_gates = 0;
     for (int round = 0; round < ROUNDS; round++) {
         samples_add(&bare, queued_us(NULL));
         measure(there, back, &timing);
-        measure(plain_there, plain_back, &disabled);
+        measure(untimed_there, untimed_back, &disabled);
     }
 
     print_measured("record_timing", "us", &timing.record);
@@ -177,7 +177,7 @@ int main(void) {
     print_measured("queued_disable_timing", "us", &disabled.queued);
     print_measured_once("early_gates", "count", early_gates);
     print_observed("elapsed_timing", elapsed_word(there, back));
-    print_observed("elapsed_disable_timing", elapsed_word(plain_there, plain_back));
+    print_observed("elapsed_disable_timing", elapsed_word(untimed_there, untimed_back));
     lab_end("07", "disableTiming");
     return 0;
 }

@@ -17,7 +17,7 @@ enum {
     B_US = 3000,
     ROUNDS = 9,  // each visits every case, so that a slow moment bends one round
     // Of the kernels that read: half of what even a small SM holds, so that both find room, and
-    // with READS loads on their way in each thread enough to use all of the memory's bandwidth.
+    // with READS loads on their way in each thread enough to use most of the memory's bandwidth.
     THREADS = 256,
     BLOCKS_PER_SM = 2,
     READS = 8,
@@ -96,6 +96,7 @@ static bool event_edge(cudaStream_t a, cudaStream_t b) {
 static bool default_stream_launch(cudaStream_t a, cudaStream_t b) {
     (void)a, (void)b;
     NullKernel<<<1, 1>>>();
+    CUDA_CHECK_LAUNCH();
     return true;
 }
 
@@ -104,7 +105,7 @@ static int blocks_that_fill(size_t shared) {
     int per_sm = 0;
     (void)shared;
     // TODO(2): ask cudaOccupancyMaxActiveBlocksPerMultiprocessor how many such blocks of
-    // WaitKernel fit on one SM, and store it in per_sm. (2 lines)
+    // WaitKernel fit on one SM, and store it in per_sm. (1 line)
     // BEGIN SOLUTION
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, WaitKernel, 1, shared));
     // END SOLUTION

@@ -30,8 +30,9 @@ class StarterError(Exception):
 
 
 def starter_of(text, name):
-    """The starter's text. Raises StarterError on nested, unclosed or missing markers."""
-    kept, opened_at, todo_seen, in_todo = [], None, [], False
+    """The starter's text. Raises StarterError on nested, unclosed or missing markers, and where
+    a TODO does not say how many lines its solution has."""
+    kept, opened_at, todo_seen, in_todo, said = [], None, [], False, None
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if bare == BEGIN:
@@ -42,10 +43,15 @@ def starter_of(text, name):
                 raise StarterError(f"{name}:{number}: BEGIN SOLUTION without a TODO(n) comment "
                                    "right above it")
             opened_at = number
+            said = re.search(r"\((\d+) lines?\)$", text.splitlines()[number - 2])
             kept.append(line[:len(line) - len(line.lstrip())] + "// Your lines here.")
         elif bare == END:
             if opened_at is None:
                 raise StarterError(f"{name}:{number}: END SOLUTION without a BEGIN SOLUTION")
+            lines = number - opened_at - 1
+            if not said or int(said[1]) != lines:
+                raise StarterError(f"{name}:{opened_at}: end the TODO with ({lines} lines), which is what "
+                                   "its solution has")
             opened_at = None
         elif BEGIN[3:] in line or END[3:] in line:
             raise StarterError(f"{name}:{number}: a marker stands alone on its line, as "

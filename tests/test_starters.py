@@ -38,6 +38,8 @@ class Markers(unittest.TestCase):
             "no TODO": "int f(void) { return 0; }\n",
             "right above it": GOOD.replace("// TODO(1): store", "// store"),
             "not 1, 2, 3": GOOD.replace("TODO(1)", "TODO(2)"),
+            "which is what": GOOD.replace("(1 line)", "(2 lines)"),
+            r"end the TODO with \(1 lines": GOOD.replace(" (1 line)", ""),
             "would vanish": GOOD.replace("    x = 1;", "    // TODO(2): and more\n    x = 1;"),
         }
         for words, text in cases.items():
