@@ -116,20 +116,20 @@ class Compare(kit.Copy):
         before = self.sheet.read_bytes()
         self.result()
         out = self.compare("--lab", "01")
-        simulated, h200, another = (self.recorded(f"{machine}-h200", "launch_async") for machine in (
-            "simulated", "nvidia", "another"))
+        simulated, h200, *others = (self.recorded(machine, "launch_async") for machine in (
+            "simulated-h200", "nvidia-h200", "h200-2", "h200-3", "h200-4"))
         ratio = f"{7.106 / float(h200):.2f}"
         self.assertEqual(self.row(out, "launch_async, us")[2:],
                          ["14", simulated, h200, "7.106", ratio, "x", "0.51", "x"])
         self.assertEqual(self.row(out, "launch_sync, us")[-3:], ["-", "-", "-"])
         self.assertIn("yours (unmeasured: launch_sync, sync_over_async): fill in the next", out)
-        self.assertIn("prediction (missing: launch_sync, sync_over_async, first_launch)", out)
+        self.assertIn("prediction (missing: launch_sync, sync_over_async, first_launch, ...)", out)
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
         self.assertEqual(self.sheet.read_bytes(), before)
         text = self.kept.read_text()
         published = " | ".join(re.findall(r"(?m)^.*,launch_async,([^,]+),us,", (
             kit.KIT / "worksheets/recorded/published.csv").read_text()))
-        self.assertIn(f"| `launch_async`, us | 14 | {simulated} | {h200} | {another} | {published} | "
+        self.assertIn(f"| `launch_async`, us | 14 | {simulated} | {h200} | {' | '.join(others)} | {published} | "
                       f"7.106 | {ratio} x | 0.51 x |", text)
         self.assertIn("| unmeasured |  |  |", text)
         self.assertIn("](cuda/labs/01_nullKernelAsync.txt), Test device", text)
