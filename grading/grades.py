@@ -70,6 +70,11 @@ class Class:
         self.by_name = {grade["student"]: grade for grade in self.grades}
         self.top = max((g["of"] for g in self.grades if g["state"] == GRADED), default=0)
 
+    def only(self, grades):
+        """Leave the others out, who are not absent for that; what points are measured by stays."""
+        self.grades, self.matches = grades, roster.match(grades, self.students)
+        self.matches.absent = []
+
     def points(self, grade):
         """Of self.top: a student of whom a lab could not be asked (it is skipped on this machine)
         is measured by the others. None for one who could not be graded."""

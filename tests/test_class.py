@@ -411,6 +411,12 @@ class Roster(unittest.TestCase):
                 _, found = self.match([who], table)
                 self.assertEqual(found.of, {who[0]: 0})
 
+    def test_of_several_columns_of_names_it_is_always_the_same(self):
+        for table, name in (("Name,Student\nshown,real\n", "real"), ("Surname,Last name,First name\nB,C,A\n", "A C")):
+            self.assertEqual(self.match([], table)[0][0]["name"], name)
+        for names in (roster.NAMES, roster.FIRST, roster.LAST):  # a set has another order in each process
+            self.assertIsInstance(names, tuple)
+
     def test_all_that_is_not_one_to_one_is_named(self):
         table = "name,username,id\nAda,ada,1\nBob,bob,1\nCy,cy,3\nDan,dan,4\nDan,dan2,5\n"
         _, found = self.match([("ada", []), ("labs-ada", []), ("1", []), ("Dan", []), ("zoe", [])], table)
