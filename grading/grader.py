@@ -378,7 +378,7 @@ def student_report(name, labs, judged, submission):
     lines = [f"{intake.printable(name)}: {sum(lab['credit'] for lab in labs)} of "
              f"{sum(lab['of'] for lab in labs)} points", ""]
     for lab, graded in zip(labs, judged):
-        if graded is not None:
+        if lab["state"] == GRADED:
             lines.append(grade.text_report([graded], False).rsplit("\n\n", 1)[0].rstrip("\n"))
             if lab["practice"]:
                 lines.append("  simulated: practice, which earns no points")

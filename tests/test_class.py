@@ -144,6 +144,10 @@ class Outputs(Class):
                 self.assertEqual((grade["state"], grade["points"], lab["state"]),
                                  ("graded", 0, "unreadable"))
                 self.assertIn(words, lab["reason"])
+                report = (self.out / f"students/{student}/report.txt").read_text()
+                self.assertIn(f"01 nullKernelAsync  unreadable  0/{full()}\n  ", report)
+                self.assertIn(words, " ".join(report.split()))
+                self.assertNotIn("could not grade", report)
         self.assertEqual(self.of("good")[0]["points"], self.lab("good")["of"])
 
     def test_skipped_earns_nothing_and_is_said(self):
@@ -152,6 +156,7 @@ class Outputs(Class):
         lab = self.lab("alice")
         self.assertEqual((lab["state"], lab["points"], lab["of"]), ("skipped", 0, full()))
         self.assertIn("skipped by 1 of 1", err)
+        self.assertIn(f"skipped  0/{full()}\n  no CUDA device", (self.out / "students/alice/report.txt").read_text())
 
     def test_a_broken_range_file_is_no_students_zero(self):
         ranges = self.folder / "ranges"
