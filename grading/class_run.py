@@ -29,7 +29,7 @@ import intake
 import roster
 import runner
 import slurm
-from grader import Grader
+from grader import Grader, solution_of
 from grades import GRADED, SKIPPED
 from workshop import Infrastructure
 
@@ -378,7 +378,7 @@ def build_first(grader, options, entries, there, progress, held):
     if options.force:
         shutil.rmtree(grader.shelf(), ignore_errors=True)
     for stem in grader.stems:
-        source = runner.KIT / "solutions" / f"{stem}.cu"
+        source = solution_of(stem)
         if not source.exists():
             continue
         try:
@@ -478,7 +478,8 @@ def write_class(out, options, grader, entries, students):
         found = [grades.read(folder_of(out, entry)) for entry in entries]
         device = ", ".join(sorted({g.get("device", "").partition(" ")[2] for g in found if g} - {""}))
     data = {"submissions": str(options.submissions), "labs": grader.stems,
-            "of": grader.points_of, "ranges": str(Path(options.ranges).resolve()),
+            "of": {stem: grader.points_of(stem) for stem in grader.stems},
+            "ranges": str(Path(options.ranges).resolve()),
             "kit": grader.kit, "backend": grader.backend or "outputs",
             "device": device,
             "credit_simulated": options.credit_simulated,

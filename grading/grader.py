@@ -42,7 +42,7 @@ def kit_digest(ranges_folder, stems):
     paths = [p for p in (runner.KIT / "grading").glob("*.py") if p.name not in NOT_GRADING]
     paths += [p for p in (runner.KIT / "common").rglob("*") if p.is_file()]
     paths += [runner.KIT / "Makefile"]
-    paths += [runner.KIT / "solutions" / f"{stem}.cu" for stem in stems]
+    paths += map(solution_of, stems)
     parts = []
     for path in sorted(paths):
         if path.exists() and "__pycache__" not in path.parts:
@@ -51,6 +51,10 @@ def kit_digest(ranges_folder, stems):
         with contextlib.suppress(OSError):
             parts += [stem, (Path(ranges_folder) / f"{stem}.ini").read_bytes()]
     return digest_of(*parts)
+
+
+def solution_of(stem):
+    return runner.KIT / "solutions" / f"{stem}.cu"
 
 
 class Grader:
@@ -62,12 +66,12 @@ class Grader:
         self.backend, self.workshop, self.no_workshop = options.backend or "", None, ""
         self.part = "run" if options.task else "build" if options.slurm else ""
         self.kit = kit_digest(options.ranges, stems)
-        self.points_of, self.range_errors = {}, {}
+        self.checks, self.range_errors = {}, {}
         for stem in stems:
             try:
-                self.points_of[stem] = sum(map(points_alone, ranges.load(stem, self.ranges)))
+                self.checks[stem] = ranges.load(stem, self.ranges)
             except ranges.RangeError as error:
-                self.points_of[stem], self.range_errors[stem] = 0, str(error)
+                self.checks[stem], self.range_errors[stem] = [], str(error)
         self.references = {}
 
     # ---- what the machine has ----
@@ -107,8 +111,18 @@ class Grader:
         """What the student's grade depends on, hashed. The device counts where programs run."""
         device = self.device(runs) if device is None else device
         options = (self.options.attempts, self.options.time_limit) if runs else ()
-        return digest_of(name, digest, self.kit, ",".join(self.stems), device,
+        return digest_of(name, digest, self.kit, ",".join(self.stems), self.here, device,
                          *options, self.options.credit_simulated, self.options.outputs)
+
+    @property
+    def here(self):
+        """On what the class's programs run; nothing where none does."""
+        return self.backend if self.workshop and not self.no_workshop else ""
+
+    def points_of(self, stem):
+        """What a lab gives to whom nothing of it is judged: as much as to those of whom it is."""
+        beside = self.here and solution_of(stem).exists()
+        return sum(check.points for check in self.checks[stem] if can_judge(check, self.here, beside))
 
     def runs(self, submission):
         """The labs of which the program is built and run here."""
@@ -121,7 +135,7 @@ class Grader:
         kept = self.references.get(stem)
         if kept and not again and time.monotonic() - kept[0] < runner.REFERENCE_AGE:
             return kept[1]
-        source = runner.KIT / "solutions" / f"{stem}.cu"
+        source = solution_of(stem)
         if not source.exists():
             return None, "there is no solution to compare with"
         with self.workshop.place(f"reference.{os.getpid()}.{stem}", {stem: source.read_bytes()}) as place:
@@ -190,11 +204,11 @@ class Grader:
 
     def _broken(self, entry, reason):
         return {"student": entry.name, "key": "", "kit": self.kit, "state": COULD_NOT_GRADE,
-                "reason": reason, "points": 0, "of": sum(self.points_of.values()),
+                "reason": reason, "points": 0, "of": sum(map(self.points_of, self.stems)),
                 "hints": entry.hints, "notes": [], "worksheets": [], "kept": [], "labs": []}
 
     def _lab(self, stem, state, reason="", **more):
-        return {"state": state, "reason": reason, "points": 0, "of": self.points_of[stem], **more}
+        return {"state": state, "reason": reason, "points": 0, "of": self.points_of(stem), **more}
 
     def _build_all(self, place, stems):
         """stem -> (why it did not build, what was said), as many at once as --jobs."""
@@ -314,12 +328,13 @@ class Grader:
         return lab, graded
 
 
-def points_alone(check):
-    """The points that a check gives for an output of hardware, of which nothing else is known: no
-    trace, no solution beside it, nor the processor time, which bubblewrap hides."""
+def can_judge(check, here, beside):
+    """Whether a class is asked this check, where its programs run (nowhere: an output of hardware is
+    handed in), and whether a solution runs beside them. Of no run is there a trace, nor the
+    processor time, which bubblewrap hides."""
     formulas = [f for f in (check.formula, check.recompute) if f]
     unknown = any(f.needs_trace or "process_cpu" in f.names for f in formulas)
-    return 0 if unknown or check.only_compares else check.points
+    return not (unknown or check.only_compares and not beside or check.only and here == "sim")
 
 
 def short(v):

@@ -18,6 +18,7 @@ from unittest import mock
 import class_of
 import graded
 import grader
+import grades
 import hostile
 import intake
 import kit
@@ -556,6 +557,26 @@ class Programs(Class):
         self.assertEqual(self.of("both")[0]["points"], full())
         self.assertFalse(workshop.folder_for(self.out).exists())
 
+    def test_a_lab_gives_as_much_to_whom_it_is_not_judged(self):
+        """Lab 02 is asked one thing more where a solution runs beside it."""
+        other, half = "02_breakevenKernelAsync", b"int main() { return x; }"
+        simulated = {stem: recorded(stem, "simulated-h200") for stem in (LAB, other)}
+        run = full() + full(other) + 1
+        self.hand_in("first", f"{LAB}.txt", simulated[LAB])
+        self.hand_in("texts", f"{LAB}.txt", simulated[LAB])
+        self.hand_in("texts", f"{other}.txt", simulated[other])
+        wanted = {"first": (full(), run - 1, full()), "texts": (run - 1, run - 1, run - 1)}
+        for more in {}, {"whole": (run, run, run), "one": (full(), run, full()), "broken": (full(), run, full())}:
+            for student in more:
+                self.hand_in(student, f"{LAB}.cu", solution())
+            if more:  # then what nobody ran before counts as where it is run, too
+                self.hand_in("whole", f"{other}.cu", solution(other))
+                self.hand_in("broken", f"{other}.cu", half)
+                wanted = {"first": (full(), run, full()), "texts": (run - 1, run - 1, run), **more}
+            self.grade("--labs", "1,2", "--backend", "sim", "--credit-simulated")
+            graded = grades.Class(self.out)
+            self.assertEqual({g["student"]: (g["points"], g["of"], graded.points(g)) for g in graded.grades}, wanted)
+
     def test_unsafe_runs_without_and_says_so(self):
         self.hand_in("good", f"{LAB}.cu", solution())
         self.assertIn("WITHOUT a sandbox", self.run_class("--unsafe"))
@@ -675,3 +696,18 @@ class Threshold(unittest.TestCase):
         self.assertTrue(again(0.47))
         self.assertFalse(again(0.2))
         self.assertTrue(again(300, low=50, high=400))
+
+
+class Points(unittest.TestCase):
+    def test_where_less_could_be_asked_the_rest_of_it_measures(self):
+        with kit.folder() as folder:
+            labs = {"outputs": [(13, 13), (0, 18)], "run": [(13, 13), (19, 19)], "skips": [(13, 13), (0, 0)],
+                    "half": [(0, 13), (9, 18)]}
+            for student, its in labs.items():
+                grades.write(Path(folder) / "students" / student, {
+                    "student": student, "key": "", "state": grades.GRADED, "hints": [], "kept": [], "labs": [
+                        {"lab": f"{n:02}", "credit": credit, "of": of} for n, (credit, of) in enumerate(its, 1)]})
+            (Path(folder) / "class.json").write_text(json.dumps({"students": {s: s for s in labs}, "labs": ["01", "02"]}))
+            graded = grades.Class(folder)
+            self.assertEqual((graded.top, {g["student"]: graded.points(g) for g in graded.grades}),
+                             (32, {"outputs": 13, "run": 32, "skips": 32, "half": 9.5}))
