@@ -157,7 +157,7 @@ def candidates(submission, by_id, by_name):
     """The places that fit best: its whole name, what the export says, parts of its name, the
     student's name."""
     name = re.sub(r" \(\d+\)$", "", submission["student"])
-    said = [text for kind, text in submission["hints"] if kind not in ("name", "twice")]
+    said = [text for kind, text in submission["hints"] if kind != "name"]
     parts = [name[m.end():] for m in re.finditer("-", name)] + [
         name[:m.start()] for m in re.finditer("_", name)]
     named = [name] + [text for kind, text in submission["hints"] if kind == "name"]

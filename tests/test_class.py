@@ -323,6 +323,14 @@ class Intake(Class):
         self.assertIn("is a symbolic link", self.lab("eve")["reason"])
         self.assertEqual(self.of("eve")[0]["points"], 0)
 
+    def test_a_folder_too_deep_is_named(self):
+        deep = "/".join("abcdefghi")
+        self.hand_in("alice", f"{deep}/{LAB}.cu", "x")
+        self.hand_in("alice", f"{deep[:-2]}/03_eventTiming.cu", "y")
+        taken = self.read(lambda: intake.folder_items(self.submissions / "alice"))
+        self.assertEqual(taken.files, {("03_eventTiming", ".cu"): b"y"})
+        self.assertEqual(taken.notes, [f"{deep} lies too deep: hand in the labs in one folder"])
+
     def test_names(self):
         cases = {f"{LAB.upper()}.CU": True, f"{LAB}-2.cu": True, f"{LAB} (1).cu": True,
                  f"a/b/{LAB}.cu": True, f"solutions/{LAB}.cu": False, f"recorded/{LAB}.cu": False,
