@@ -310,7 +310,7 @@ def grade_class(options):
                   f"{grader.no_workshop}", file=sys.stderr)
         elif with_code and options.unsafe:
             print("--unsafe: programs run WITHOUT a sandbox, as you", file=sys.stderr)
-        say_plan(todo, kept, old, options)
+        say_plan(kept, old, options)
         progress = Progress(len(todo))
         grade_here(options, grader, entries, found, todo, progress, held)
         progress.close()
@@ -461,7 +461,7 @@ def references_first(grader, stems):
             grader.reference(stem)
 
 
-def say_plan(todo, kept, old, options):
+def say_plan(kept, old, options):
     if kept:
         print(f"{kept} student(s) are graded already" + (
             f"; {old} of them by another kit, submission or device (without --only-failed they would "

@@ -179,7 +179,7 @@ class Grader:
                 built = self._build_all(place, runs)
                 for stem in runs:
                     self.under_way(f"{entry.name} {stem}")
-                    labs[stem] = self._lab_of_program(submission, stem, place, built[stem], kept)
+                    labs[stem] = self._lab_of_program(stem, place, built[stem], kept)
         for stem in self.stems:
             if stem not in labs:
                 labs[stem] = self._lab_of_output(submission, stem, runs)
@@ -230,7 +230,7 @@ class Grader:
     def under_way(self, what):
         """Told which program runs now; run_here has it shown."""
 
-    def _lab_of_program(self, submission, stem, place, built, kept):
+    def _lab_of_program(self, stem, place, built, kept):
         more = {"source": "run here", "sandbox": self.workshop.sort}
         try:
             if stem in self.range_errors:
@@ -243,12 +243,12 @@ class Grader:
             reference, no_reference = self.reference(stem)  # if that fails, it is the machine
             if why:
                 return self._lab(stem, NOT_BUILT, why, **more)
-            lab = self._best_attempt(submission, stem, place, reference, no_reference, kept)
+            lab = self._best_attempt(stem, place, reference, no_reference, kept)
             return {**lab, **more, **self._what_ran(lab, reference)}
         except Infrastructure as error:
             return self._lab(stem, COULD_NOT_GRADE, str(error), **more)
 
-    def _best_attempt(self, submission, stem, place, reference, no_reference, kept):
+    def _best_attempt(self, stem, place, reference, no_reference, kept):
         """Run until nothing is inconclusive or near its bound; the attempt with most points
         counts, the earlier of equal ones. A failure is not tried again, only explained."""
         best, tries = None, []
