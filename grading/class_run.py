@@ -241,13 +241,18 @@ def worker(grader, options, take, report, work):
             try:
                 result = (index, *work(grader, entries[index]))
             except OSError as error:
-                result = (index, "stop", f"{error.filename or ''}: {error.strerror or error}")
+                result = (index, "stop", told(error))
             os.write(report, json.dumps(result).encode() + b"\n")
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def told(error):
+    """An OSError in one line: the file, where there is one, and what is wrong."""
+    return ": ".join(map(str, filter(None, [error.filename, error.strerror or str(error)])))
 
 
 def main(options):
@@ -261,8 +266,7 @@ def main(options):
         print(error, file=sys.stderr)
         return COULD_NOT
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{where}{error.strerror or error}: stopped; what is graded is kept, and the same "
+        print(f"{told(error)}: stopped; what is graded is kept, and the same "
               "command goes on from there", file=sys.stderr)
         return COULD_NOT
 

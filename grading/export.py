@@ -349,7 +349,7 @@ def main(options):
         say(str(error))
         return USAGE
     except OSError as error:
-        say(f"{error.filename or options.file}: {error.strerror}")
+        say(f"{error.filename or 'standard output'}: {error.strerror}")
         return USAGE
     for line in roster.problems(graded.matches):
         say(line)

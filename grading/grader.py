@@ -26,7 +26,9 @@ from grades import (COULD_NOT_GRADE, FAILED, GRADED, MISSING, NOT_BUILT, REFUSED
 from workshop import Infrastructure, Workshop
 
 NEAR = 0.1               # a figure so near to its bound, relative, is measured again
-NOT_GRADING = {"export.py", "report.py", "roster.py", "grades.py", "slurm.py"}  # what no grade depends on
+# The modules that a grade depends on: when one changes, all are graded again.
+GRADING = ("formula", "gpu", "grade", "graded", "grader", "intake", "output", "ranges", "runner", "sandbox",
+           "verdict", "workshop")
 
 
 def digest_of(*parts):
@@ -39,8 +41,8 @@ def digest_of(*parts):
 
 def kit_digest(ranges_folder, stems):
     """Of all of the kit that a grade depends on."""
-    paths = [p for p in (runner.KIT / "grading").glob("*.py") if p.name not in NOT_GRADING]
-    paths += [p for p in (runner.KIT / "common").rglob("*") if p.is_file()]
+    paths = [runner.KIT / "grading" / f"{name}.py" for name in GRADING]
+    paths += [p for p in (runner.KIT / "common").rglob("*") if p.is_file() and p.suffix != ".md"]
     paths += [runner.KIT / "Makefile"]
     paths += map(solution_of, stems)
     parts = []
@@ -362,13 +364,11 @@ def worth_another_try(v):
     return bool(v.check.reference_factor)  # inside its bounds, but not what the solution measures
 
 
-def spread_values(out):
-    """(name, Value) of the figures that are medians of several readings of time."""
-    for name, value in out.values.items():
-        yield name, value
-    for name, points in out.series.items():
-        for at, value in points.items():
-            yield f"{name}[{at:g}]", value
+def measured(out):
+    """(name, Value) of every figure that is measured, and not derived from others."""
+    values = [*out.values.items(), *((f"{name}[{at:g}]", value) for name, points in out.series.items()
+                                     for at, value in points.items())]
+    return [(name, value) for name, value in values if not value.derived]
 
 
 def figures(out):
@@ -377,13 +377,12 @@ def figures(out):
     if out.backend != "hardware":
         return []
     return [hashlib.sha256(f"{name} {v.value} {v.low} {v.high} {v.count}".encode()).hexdigest()[:10]
-            for name, v in spread_values(out) if not v.derived and v.low < v.high]
+            for name, v in measured(out) if v.low < v.high]
 
 
 def without_spread(out):
     """Whether not one of several timed figures spreads, as no real measurement does."""
-    timed = [v for _, v in spread_values(out) if not v.derived and v.count >= 5
-             and v.unit in ("ns", "us", "ms", "s")]
+    timed = [v for _, v in measured(out) if v.count >= 5 and v.unit in ("ns", "us", "ms", "s")]
     return out.backend == "hardware" and len(timed) >= 3 and all(v.low == v.high for v in timed)
 
 

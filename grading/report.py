@@ -450,6 +450,6 @@ def main(options):
         export.say(str(error))
         return export.USAGE
     except OSError as error:
-        export.say(f"{error.filename or options.file}: {error.strerror}")
+        export.say(f"{error.filename or 'standard output'}: {error.strerror}")
         return export.USAGE
     return export.DONE

@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 import class_of
+import class_run
 import graded
 import grader
 import grades
@@ -672,6 +673,13 @@ class Programs(Class):
                 self.assertNotEqual(path.read_text().strip(), "labs-outlives")
             except OSError:
                 pass
+
+
+class Messages(unittest.TestCase):
+    def test_what_stops_a_class_is_said_with_its_file_and_without_one(self):
+        self.assertEqual(class_run.told(OSError(28, "No space left", "/x")), "/x: No space left")
+        self.assertEqual(class_run.told(OSError(28, "No space left")), "No space left")
+        self.assertEqual(class_run.told(OSError("cannot be unpacked")), "cannot be unpacked")
 
 
 class Reference(unittest.TestCase):

@@ -134,6 +134,10 @@ class Export(Class):
         out, err = self.export("csv", "--file", self.out, expect=2)
         self.assertEqual((out, err), ("", f"{self.out}: Is a directory\n"))
         self.assertEqual(list(self.folder.rglob("*.part")), [])
+        with open("/dev/full", "wb") as full_disk:
+            for command in ["export", self.out, "--to", "csv"], ["report", self.out]:
+                run = subprocess.run([*kit.GRADE, *command], stdout=full_disk, stderr=subprocess.PIPE)
+                self.assertTrue(run.stderr.startswith(b"standard output: No space left on device\n"), run.stderr)
 
     def test_csv_lists_everybody(self):
         out, _ = self.export("csv", "--roster", self.canvas_roster())
