@@ -110,10 +110,11 @@ class Grader:
         return f"{self.backend} {self.workshop.device if self.workshop else ''}" if runs else ""
 
     def key(self, name, digest, runs, device=None):
-        """What the student's grade depends on, hashed. The device counts where programs run."""
+        """What the student's grade depends on, hashed. The device counts where programs run; where only
+        others' do, that gives what is not handed in its points."""
         device = self.device(runs) if device is None else device
-        options = (self.options.attempts, self.options.time_limit) if runs else ()
-        return digest_of(name, digest, self.kit, ",".join(self.stems), self.here, device,
+        options = (self.options.attempts, self.options.time_limit) if runs else (self.here,)
+        return digest_of(name, digest, self.kit, ",".join(self.stems), device,
                          *options, self.options.credit_simulated, self.options.outputs)
 
     @property
