@@ -45,7 +45,7 @@ WARNINGS  := -Xcompiler -Wall,-Wextra
 # Everything built lies in build/BACKEND/DIR/; a path as DIR is named as grading/runner.py
 # names it.
 kit    := $(patsubst %/,%,$(dir $(realpath $(firstword $(MAKEFILE_LIST)))))
-name   := $(subst /,_,$(patsubst /%,%,$(patsubst $(kit)/%,%,$(realpath $(DIR)))))
+name   := $(or $(subst /,_,$(patsubst /%,%,$(patsubst %/,%,$(patsubst $(kit)/%,%,$(realpath $(DIR))/)))),kit)
 out    := build/$(BACKEND)/$(name)
 number := $(if $(filter 1 2 3 4 5 6 7 8 9,$(LAB)),0$(LAB),$(LAB))
 labs   := $(sort $(wildcard $(DIR)/$(or $(number),[0-9][0-9])_*.cu))
@@ -83,6 +83,7 @@ help:
 	@echo 'make compile-commands  what clangd needs to understand the sources'
 	@echo
 	@echo 'LAB=01          one lab; all without it'
+	@echo 'REGION=NAME     of timeline: one region of the lab; all without it'
 	@echo 'DIR=solutions   default: labs; or a path'
 	@echo 'BACKEND=sim     the simulated device; cuda insists on a GPU. Without it: the GPU'
 	@echo '                if there is one'
@@ -142,7 +143,7 @@ $(out)/%.debug: $(DIR)/%.cu $(out)/command
 -include $(wildcard $(out)/*.d)
 
 run:
-	-@$(PYTHON) grading/progress.py building $(MAKE) -s -k build
+	-@$(PYTHON) grading/progress.py building $(MAKE) -s -k build BACKEND=$(BACKEND)
 	@$(srun) $(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB))
 
 grade:
@@ -151,13 +152,13 @@ grade:
 record: DIR := $(if $(filter command line,$(origin DIR)),$(DIR),solutions)
 record:
 	$(if $(filter-out .%,$(MACHINE)),,$(error which machine? make record MACHINE=nvidia-h200))
-	@$(MAKE) -s build DIR='$(DIR)'
+	@$(MAKE) -s build DIR='$(DIR)' BACKEND=$(BACKEND)
 	@$(srun) $(PYTHON) grading/runner.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
 	    --out 'worksheets/recorded/$(MACHINE)'
 
 # What really ran. On hardware by way of CUPTI, which comes with the CUDA Toolkit.
 timeline:
-	-@$(MAKE) -s -k build $(if $(filter cuda,$(BACKEND)),trace)
+	-@$(MAKE) -s -k build BACKEND=$(BACKEND) $(if $(filter cuda,$(BACKEND)),trace)
 	@$(PYTHON) grading/timeline.py --dir '$(DIR)' --backend $(BACKEND) $(if $(LAB),--lab $(LAB)) \
 	    $(if $(REGION),--region '$(REGION)')
 

@@ -29,7 +29,7 @@ import intake
 import roster
 import runner
 import slurm
-from grader import Grader
+from grader import Grader, solution_of
 from grades import GRADED, SKIPPED
 from workshop import Infrastructure
 
@@ -241,13 +241,18 @@ def worker(grader, options, take, report, work):
             try:
                 result = (index, *work(grader, entries[index]))
             except OSError as error:
-                result = (index, "stop", f"{error.filename or ''}: {error.strerror or error}")
+                result = (index, "stop", told(error))
             os.write(report, json.dumps(result).encode() + b"\n")
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def told(error):
+    """An OSError in one line: the file, where there is one, and what is wrong."""
+    return ": ".join(map(str, filter(None, [error.filename, error.strerror or str(error)])))
 
 
 def main(options):
@@ -261,8 +266,7 @@ def main(options):
         print(error, file=sys.stderr)
         return COULD_NOT
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{where}{error.strerror or error}: stopped; what is graded is kept, and the same "
+        print(f"{told(error)}: stopped; what is graded is kept, and the same "
               "command goes on from there", file=sys.stderr)
         return COULD_NOT
 
@@ -310,7 +314,7 @@ def grade_class(options):
                   f"{grader.no_workshop}", file=sys.stderr)
         elif with_code and options.unsafe:
             print("--unsafe: programs run WITHOUT a sandbox, as you", file=sys.stderr)
-        say_plan(todo, kept, old, options)
+        say_plan(kept, old, options)
         progress = Progress(len(todo))
         grade_here(options, grader, entries, found, todo, progress, held)
         progress.close()
@@ -378,7 +382,7 @@ def build_first(grader, options, entries, there, progress, held):
     if options.force:
         shutil.rmtree(grader.shelf(), ignore_errors=True)
     for stem in grader.stems:
-        source = runner.KIT / "solutions" / f"{stem}.cu"
+        source = solution_of(stem)
         if not source.exists():
             continue
         try:
@@ -461,7 +465,7 @@ def references_first(grader, stems):
             grader.reference(stem)
 
 
-def say_plan(todo, kept, old, options):
+def say_plan(kept, old, options):
     if kept:
         print(f"{kept} student(s) are graded already" + (
             f"; {old} of them by another kit, submission or device (without --only-failed they would "
@@ -478,7 +482,8 @@ def write_class(out, options, grader, entries, students):
         found = [grades.read(folder_of(out, entry)) for entry in entries]
         device = ", ".join(sorted({g.get("device", "").partition(" ")[2] for g in found if g} - {""}))
     data = {"submissions": str(options.submissions), "labs": grader.stems,
-            "of": grader.points_of, "ranges": str(Path(options.ranges).resolve()),
+            "of": {stem: grader.points_of(stem) for stem in grader.stems},
+            "ranges": str(Path(options.ranges).resolve()),
             "kit": grader.kit, "backend": grader.backend or "outputs",
             "device": device,
             "credit_simulated": options.credit_simulated,

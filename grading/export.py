@@ -11,6 +11,7 @@ A cell that a spreadsheet would take for a formula is defused. Who has no grade 
 cell; everybody who is not matched one to one is named on standard error.
 """
 import base64
+import contextlib
 import csv
 import io
 import json
@@ -54,6 +55,12 @@ def cell_of(points):
     return "" if points is None else points
 
 
+def of_roster(graded, options):
+    """(student, their grade or None) for the rows of a table: the roster's, or the one of --student."""
+    every = [(student, graded.of_student(place)) for place, student in enumerate(graded.students)]
+    return [(student, its) for student, its in every if its or not options.student]
+
+
 # ---- a table of the class ----
 
 def canvas(graded, options):
@@ -69,11 +76,10 @@ def canvas(graded, options):
         say(f"Canvas makes a new assignment '{options.title}'; to fill one that exists, give its number "
             f"(the last in its address): --title '{options.title} (1234)'")
     rows = [[*columns, options.title], ["    Points Possible", "", "", "", "", graded.top]]
-    for place, student in enumerate(graded.students):
-        row = graded.table.rows[student["line"] - 1] if graded.table else []
-        cells = [row[p] if p is not None and p < len(row) else "" for p in places]
+    for student, its in of_roster(graded, options):
+        cells = [graded.table.cell(student["line"], place) for place in places]
         cells[0] = cells[0] or student["name"]
-        rows.append([*cells, cell_of(graded.points(graded.of_student(place)))])
+        rows.append([*cells, cell_of(graded.points(its))])
     return table(rows)
 
 
@@ -81,7 +87,7 @@ def moodle(graded, options):
     need_roster(graded, options, "Moodle's grading worksheet, or a table with a column idnumber")
     sheet = graded.table
     if sheet.column("identifier") is not None and sheet.column("grade") is not None:
-        return moodle_worksheet(graded, sheet)
+        return moodle_worksheet(graded, options)
     for name in ("idnumber", "id number", "username", "email", "email address"):
         if sheet.column(name) is not None:
             break
@@ -89,24 +95,26 @@ def moodle(graded, options):
         raise ExportError(f"{options.roster}: has neither Identifier and Grade, as Moodle's grading "
                           "worksheet, nor idnumber, username or email")
     rows = [[{"id number": "idnumber", "email address": "email"}.get(name, name), "grade"]]
-    for place, student in enumerate(graded.students):
-        row = sheet.rows[student["line"] - 1]
-        rows.append([row[sheet.column(name)], cell_of(graded.points(graded.of_student(place)))])
+    for student, its in of_roster(graded, options):
+        who = sheet.cell(student["line"], sheet.column(name))
+        if not who:
+            say(f"{student['name']} (line {student['line']}): has no {name}, by which Moodle would know them")
+        rows.append([who, cell_of(graded.points(its))])
     return table(rows)
 
 
-def moodle_worksheet(graded, sheet):
+def moodle_worksheet(graded, options):
     """Only Grade, and Feedback comments where empty, change; order and separators stay."""
+    sheet = graded.table
     grade, most = sheet.column("grade"), sheet.column("maximum grade")
     comments = sheet.column("feedback comments")
     rows = [list(row) for row in sheet.rows]
     scaled = set()
-    for place, student in enumerate(graded.students):
-        row, its = rows[student["line"] - 1], graded.of_student(place)
-        points = graded.points(its)
+    for student, its in of_roster(graded, options):
+        row, points = rows[student["line"] - 1], graded.points(its)
         if points is None:
             continue
-        top = row[most].strip() if most is not None and most < len(row) else ""
+        top = sheet.cell(student["line"], most)
         comma = "," in top and "." not in top
         try:
             wanted = float(top.replace(",", "."))
@@ -286,8 +294,13 @@ def write(text, path):
         return
     path = Path(path)
     part = path.with_name(runner.part_of(path))
-    part.write_bytes(data)
-    os.replace(part, path)
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # it may be what could not be made
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def chosen(graded, options):
@@ -330,13 +343,13 @@ def main(options):
         if options.to in ONE:
             return one_each(graded, options)
         if options.student:
-            graded.grades = chosen(graded, options)
+            graded.only(chosen(graded, options))
         write(TABLES[options.to](graded, options), options.file)
     except (ExportError, grades.GradesError, roster.RosterError) as error:
         say(str(error))
         return USAGE
     except OSError as error:
-        say(f"{error.filename or options.file}: {error.strerror}")
+        say(f"{error.filename or 'standard output'}: {error.strerror}")
         return USAGE
     for line in roster.problems(graded.matches):
         say(line)

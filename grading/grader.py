@@ -26,7 +26,9 @@ from grades import (COULD_NOT_GRADE, FAILED, GRADED, MISSING, NOT_BUILT, REFUSED
 from workshop import Infrastructure, Workshop
 
 NEAR = 0.1               # a figure so near to its bound, relative, is measured again
-NOT_GRADING = {"export.py", "report.py", "roster.py", "grades.py", "slurm.py"}  # what no grade depends on
+# The modules that a grade depends on: when one changes, all are graded again.
+GRADING = ("formula", "gpu", "grade", "graded", "grader", "intake", "output", "ranges", "runner", "sandbox",
+           "verdict", "workshop")
 
 
 def digest_of(*parts):
@@ -39,10 +41,10 @@ def digest_of(*parts):
 
 def kit_digest(ranges_folder, stems):
     """Of all of the kit that a grade depends on."""
-    paths = [p for p in (runner.KIT / "grading").glob("*.py") if p.name not in NOT_GRADING]
-    paths += [p for p in (runner.KIT / "common").rglob("*") if p.is_file()]
+    paths = [runner.KIT / "grading" / f"{name}.py" for name in GRADING]
+    paths += [p for p in (runner.KIT / "common").rglob("*") if p.is_file() and p.suffix != ".md"]
     paths += [runner.KIT / "Makefile"]
-    paths += [runner.KIT / "solutions" / f"{stem}.cu" for stem in stems]
+    paths += map(solution_of, stems)
     parts = []
     for path in sorted(paths):
         if path.exists() and "__pycache__" not in path.parts:
@@ -51,6 +53,10 @@ def kit_digest(ranges_folder, stems):
         with contextlib.suppress(OSError):
             parts += [stem, (Path(ranges_folder) / f"{stem}.ini").read_bytes()]
     return digest_of(*parts)
+
+
+def solution_of(stem):
+    return runner.KIT / "solutions" / f"{stem}.cu"
 
 
 class Grader:
@@ -62,12 +68,12 @@ class Grader:
         self.backend, self.workshop, self.no_workshop = options.backend or "", None, ""
         self.part = "run" if options.task else "build" if options.slurm else ""
         self.kit = kit_digest(options.ranges, stems)
-        self.points_of, self.range_errors = {}, {}
+        self.checks, self.range_errors = {}, {}
         for stem in stems:
             try:
-                self.points_of[stem] = sum(map(points_alone, ranges.load(stem, self.ranges)))
+                self.checks[stem] = ranges.load(stem, self.ranges)
             except ranges.RangeError as error:
-                self.points_of[stem], self.range_errors[stem] = 0, str(error)
+                self.checks[stem], self.range_errors[stem] = [], str(error)
         self.references = {}
 
     # ---- what the machine has ----
@@ -104,11 +110,22 @@ class Grader:
         return f"{self.backend} {self.workshop.device if self.workshop else ''}" if runs else ""
 
     def key(self, name, digest, runs, device=None):
-        """What the student's grade depends on, hashed. The device counts where programs run."""
+        """What the student's grade depends on, hashed. The device counts where programs run; where only
+        others' do, that gives what is not handed in its points."""
         device = self.device(runs) if device is None else device
-        options = (self.options.attempts, self.options.time_limit) if runs else ()
+        options = (self.options.attempts, self.options.time_limit) if runs else (self.here,)
         return digest_of(name, digest, self.kit, ",".join(self.stems), device,
                          *options, self.options.credit_simulated, self.options.outputs)
+
+    @property
+    def here(self):
+        """On what the class's programs run; nothing where none does."""
+        return self.backend if self.workshop and not self.no_workshop else ""
+
+    def points_of(self, stem):
+        """What a lab gives to whom nothing of it is judged: as much as to those of whom it is."""
+        beside = self.here and solution_of(stem).exists()
+        return sum(check.points for check in self.checks[stem] if can_judge(check, self.here, beside))
 
     def runs(self, submission):
         """The labs of which the program is built and run here."""
@@ -121,7 +138,7 @@ class Grader:
         kept = self.references.get(stem)
         if kept and not again and time.monotonic() - kept[0] < runner.REFERENCE_AGE:
             return kept[1]
-        source = runner.KIT / "solutions" / f"{stem}.cu"
+        source = solution_of(stem)
         if not source.exists():
             return None, "there is no solution to compare with"
         with self.workshop.place(f"reference.{os.getpid()}.{stem}", {stem: source.read_bytes()}) as place:
@@ -165,7 +182,7 @@ class Grader:
                 built = self._build_all(place, runs)
                 for stem in runs:
                     self.under_way(f"{entry.name} {stem}")
-                    labs[stem] = self._lab_of_program(submission, stem, place, built[stem], kept)
+                    labs[stem] = self._lab_of_program(stem, place, built[stem], kept)
         for stem in self.stems:
             if stem not in labs:
                 labs[stem] = self._lab_of_output(submission, stem, runs)
@@ -190,11 +207,11 @@ class Grader:
 
     def _broken(self, entry, reason):
         return {"student": entry.name, "key": "", "kit": self.kit, "state": COULD_NOT_GRADE,
-                "reason": reason, "points": 0, "of": sum(self.points_of.values()),
+                "reason": reason, "points": 0, "of": sum(map(self.points_of, self.stems)),
                 "hints": entry.hints, "notes": [], "worksheets": [], "kept": [], "labs": []}
 
     def _lab(self, stem, state, reason="", **more):
-        return {"state": state, "reason": reason, "points": 0, "of": self.points_of[stem], **more}
+        return {"state": state, "reason": reason, "points": 0, "of": self.points_of(stem), **more}
 
     def _build_all(self, place, stems):
         """stem -> (why it did not build, what was said), as many at once as --jobs."""
@@ -216,7 +233,7 @@ class Grader:
     def under_way(self, what):
         """Told which program runs now; run_here has it shown."""
 
-    def _lab_of_program(self, submission, stem, place, built, kept):
+    def _lab_of_program(self, stem, place, built, kept):
         more = {"source": "run here", "sandbox": self.workshop.sort}
         try:
             if stem in self.range_errors:
@@ -229,12 +246,12 @@ class Grader:
             reference, no_reference = self.reference(stem)  # if that fails, it is the machine
             if why:
                 return self._lab(stem, NOT_BUILT, why, **more)
-            lab = self._best_attempt(submission, stem, place, reference, no_reference, kept)
+            lab = self._best_attempt(stem, place, reference, no_reference, kept)
             return {**lab, **more, **self._what_ran(lab, reference)}
         except Infrastructure as error:
             return self._lab(stem, COULD_NOT_GRADE, str(error), **more)
 
-    def _best_attempt(self, submission, stem, place, reference, no_reference, kept):
+    def _best_attempt(self, stem, place, reference, no_reference, kept):
         """Run until nothing is inconclusive or near its bound; the attempt with most points
         counts, the earlier of equal ones. A failure is not tried again, only explained."""
         best, tries = None, []
@@ -314,12 +331,13 @@ class Grader:
         return lab, graded
 
 
-def points_alone(check):
-    """The points that a check gives for an output of hardware, of which nothing else is known: no
-    trace, no solution beside it, nor the processor time, which bubblewrap hides."""
+def can_judge(check, here, beside):
+    """Whether a class is asked this check, where its programs run (nowhere: an output of hardware is
+    handed in), and whether a solution runs beside them. Of no run is there a trace, nor the
+    processor time, which bubblewrap hides."""
     formulas = [f for f in (check.formula, check.recompute) if f]
     unknown = any(f.needs_trace or "process_cpu" in f.names for f in formulas)
-    return 0 if unknown or check.only_compares else check.points
+    return not (unknown or check.only_compares and not beside or check.only and here == "sim")
 
 
 def short(v):
@@ -347,13 +365,11 @@ def worth_another_try(v):
     return bool(v.check.reference_factor)  # inside its bounds, but not what the solution measures
 
 
-def spread_values(out):
-    """(name, Value) of the figures that are medians of several readings of time."""
-    for name, value in out.values.items():
-        yield name, value
-    for name, points in out.series.items():
-        for at, value in points.items():
-            yield f"{name}[{at:g}]", value
+def measured(out):
+    """(name, Value) of every figure that is measured, and not derived from others."""
+    values = [*out.values.items(), *((f"{name}[{at:g}]", value) for name, points in out.series.items()
+                                     for at, value in points.items())]
+    return [(name, value) for name, value in values if not value.derived]
 
 
 def figures(out):
@@ -362,13 +378,12 @@ def figures(out):
     if out.backend != "hardware":
         return []
     return [hashlib.sha256(f"{name} {v.value} {v.low} {v.high} {v.count}".encode()).hexdigest()[:10]
-            for name, v in spread_values(out) if not v.derived and v.low < v.high]
+            for name, v in measured(out) if v.low < v.high]
 
 
 def without_spread(out):
     """Whether not one of several timed figures spreads, as no real measurement does."""
-    timed = [v for _, v in spread_values(out) if not v.derived and v.count >= 5
-             and v.unit in ("ns", "us", "ms", "s")]
+    timed = [v for _, v in measured(out) if v.count >= 5 and v.unit in ("ns", "us", "ms", "s")]
     return out.backend == "hardware" and len(timed) >= 3 and all(v.low == v.high for v in timed)
 
 
@@ -378,7 +393,7 @@ def student_report(name, labs, judged, submission):
     lines = [f"{intake.printable(name)}: {sum(lab['credit'] for lab in labs)} of "
              f"{sum(lab['of'] for lab in labs)} points", ""]
     for lab, graded in zip(labs, judged):
-        if graded is not None:
+        if lab["state"] == GRADED:
             lines.append(grade.text_report([graded], False).rsplit("\n\n", 1)[0].rstrip("\n"))
             if lab["practice"]:
                 lines.append("  simulated: practice, which earns no points")

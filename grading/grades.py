@@ -68,14 +68,25 @@ class Class:
                          else self.meta.get("roster") or [])
         self.matches = roster.match(self.grades, self.students)
         self.by_name = {grade["student"]: grade for grade in self.grades}
-        self.top = max((g["of"] for g in self.grades if g["state"] == GRADED), default=0)
+        self.most = {}  # lab -> its points where most of it could be asked
+        for lab in (lab for grade in self.grades if grade["state"] == GRADED for lab in grade["labs"]):
+            self.most[lab["lab"]] = max(lab["of"], self.most.get(lab["lab"], 0))
+        self.top = sum(self.most.values())
+
+    def only(self, grades):
+        """Leave the others out, who are not absent for that; what points are measured by stays."""
+        self.grades, self.matches = grades, roster.match(grades, self.students)
+        self.matches.absent = []
 
     def points(self, grade):
-        """Of self.top: a student of whom a lab could not be asked (it is skipped on this machine)
-        is measured by the others. None for one who could not be graded."""
+        """Of self.top. A lab of which less could be asked (an output has no solution beside it) is
+        measured by the rest of it, a student of whom a lab could not be asked (it is skipped on
+        this machine) by the others. None for one who could not be graded."""
         if grade is None or grade["state"] != GRADED:
             return None
-        return rounded(grade["points"] * self.top / grade["of"] if grade["of"] else 0)
+        asked = [(lab["credit"] / lab["of"], self.most[lab["lab"]]) for lab in grade["labs"] if lab["of"]]
+        of = sum(most for _, most in asked)
+        return rounded(sum(share * most for share, most in asked) * self.top / of if of else 0)
 
     def of_student(self, place):
         """The grade of the roster's student, or None; of several submissions the best."""

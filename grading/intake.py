@@ -117,8 +117,12 @@ def folder_items(folder, parts=()):
         here = (*parts, entry.name)
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            if entry.name not in (".git", "__MACOSX") and len(here) <= DEPTH:
+            if entry.name in (".git", "__MACOSX"):
+                continue
+            if len(here) <= DEPTH:
                 yield from folder_items(entry.path, here)
+            else:
+                yield Item(here, 0, None, "lies too deep: hand in the labs in one folder")
         else:
             why = "" if stat.S_ISREG(mode) else what_it_is(mode)
             yield Item(here, entry.stat(follow_symlinks=False).st_size, opener(entry.path), why)
@@ -163,7 +167,7 @@ def open_zip(file, name):
         raise Unreadable(f"{printable(name)} cannot be opened as a zip: {error}") from None
 
 
-def zip_items(archive, parts=()):
+def zip_items(archive):
     """The files in a ZipFile, each an Item."""
     for info in archive.infolist():
         # Python shows a name up to its first NUL, and `\` as written: Windows' tools mean `/`.
@@ -178,7 +182,7 @@ def zip_items(archive, parts=()):
             why = what_it_is(mode)
         elif info.flag_bits & 1:
             why = "is encrypted: hand in a zip without a password"
-        yield Item((*parts, *(s for s in steps if s not in ("", "."))), info.file_size,
+        yield Item(tuple(s for s in steps if s not in ("", ".")), info.file_size,
                    lambda info=info: archive.open(info), why, info.compress_size)
 
 
@@ -468,7 +472,6 @@ def unique_names(entries):
             name, number = f"{plain} ({number})", number + 1
             if key(name) not in all_of_them:
                 entry.name = name
-                entry.hints.append(("twice", name))
         seen.add(key(entry.name))
 
 

@@ -181,7 +181,7 @@ def spread(values, check, machines):
     parts = [f'<rect class="band" x="{low:.1f}" y="0" width="{max(high - low, 0):.1f}" height="{HEIGHT}"/>',
              "".join(f'<path class="mark" d="M{x(value):.1f} 0V{HEIGHT + 5}"/>' for value in machines.values()),
              bars(values, check, x), f'<path class="axis" d="M0 {HEIGHT}.5H{WIDTH}"/>']
-    for bound, at, end in ((check.min, low, "start"), (check.max, high, "end")):
+    for bound, at in ((check.min, low), (check.max, high)):
         if bound is not None and 0 < at < WIDTH:
             parts.append(f'<path class="axis" d="M{at:.1f} 0V{HEIGHT}"/>')
     parts += ticks(lowest, highest, log, x)
@@ -248,7 +248,7 @@ def plain_number(value):
 # ---- the page ----
 
 def lab_class(lab):
-    if lab["state"] == MISSING or lab["state"] in (SKIPPED, COULD_NOT_GRADE) or lab["practice"]:
+    if lab["state"] in (MISSING, SKIPPED, COULD_NOT_GRADE) or lab["practice"]:
         return "none"
     return "full" if lab["credit"] == lab["of"] else "part" if lab["credit"] else "zero"
 
@@ -450,6 +450,6 @@ def main(options):
         export.say(str(error))
         return export.USAGE
     except OSError as error:
-        export.say(f"{error.filename or options.file}: {error.strerror}")
+        export.say(f"{error.filename or 'standard output'}: {error.strerror}")
         return export.USAGE
     return export.DONE

@@ -10,8 +10,9 @@ import io
 import re
 import unicodedata
 
-NAMES = {"student", "name", "full name", "fullname", "student name"}
-FIRST, LAST = {"first name", "firstname", "given name"}, {"last name", "lastname", "surname", "family name"}
+# The first of them that the table has goes before the others.
+NAMES = ("student", "name", "full name", "fullname", "student name")
+FIRST, LAST = ("first name", "firstname", "given name"), ("last name", "lastname", "surname", "family name")
 IDS = {"submission", "folder", "id", "sid", "student id", "sis user id", "sis login id", "login",
        "login id", "username", "user name", "user", "uid", "email", "email address", "e-mail",
        "idnumber", "id number", "identifier", "github_username", "github username", "github",
@@ -52,6 +53,11 @@ class Table:
         """The place of the first column of one of these names, or None."""
         return next((self.header.index(n) for n in names if n in self.header), None)
 
+    def cell(self, line, place):
+        """What stands in a line of the file at such a place; nothing where the row is shorter."""
+        row = self.rows[line - 1]
+        return row[place].strip() if place is not None and place < len(row) else ""
+
 
 def plain(text):
     """A name or an id as it is compared: no case, no outer space, one form of each accent."""
@@ -69,22 +75,19 @@ def load(path):
 
 
 def students_of(table, path):
-    place = {name: i for i, name in reversed(list(enumerate(table.header)))}
-    names = [place[n] for n in NAMES if n in place]
-    parts = [next((place[n] for n in group if n in place), None) for group in (FIRST, LAST)]
-    ids = [place[n] for n in table.header if n in IDS]
+    names = [table.header.index(n) for n in NAMES if n in table.header]
+    parts = [table.column(*group) for group in (FIRST, LAST)]
+    ids = [table.header.index(n) for n in table.header if n in IDS]
     if not names and not ids and None in parts:
         raise RosterError(f"{path}: its first line names no column that says who a student is: "
                           "name, email, username, id, ...")
     students = []
     for line, row in enumerate(table.rows[1:], 2):
-        def cell(i):
-            return row[i].strip() if i is not None and i < len(row) else ""
         if not any(c.strip() for c in row) or "points possible" in plain(row[0]):
             continue
-        name = next((cell(i) for i in names if cell(i)), "") or " ".join(
-            filter(None, map(cell, parts)))
-        known = [cell(i) for i in ids if cell(i)]
+        named, in_parts, known = ([cell for cell in (table.cell(line, i) for i in places) if cell]
+                                  for places in (names, parts, ids))
+        name = named[0] if named else " ".join(in_parts)
         if name or known:
             students.append({"line": line, "name": name or known[0], "ids": known})
     return students
@@ -154,7 +157,7 @@ def candidates(submission, by_id, by_name):
     """The places that fit best: its whole name, what the export says, parts of its name, the
     student's name."""
     name = re.sub(r" \(\d+\)$", "", submission["student"])
-    said = [text for kind, text in submission["hints"] if kind not in ("name", "twice")]
+    said = [text for kind, text in submission["hints"] if kind != "name"]
     parts = [name[m.end():] for m in re.finditer("-", name)] + [
         name[:m.start()] for m in re.finditer("_", name)]
     named = [name] + [text for kind, text in submission["hints"] if kind == "name"]

@@ -46,7 +46,7 @@ def short_name(folder):
     path = Path(folder).resolve()
     with contextlib.suppress(ValueError):
         path = path.relative_to(KIT)
-    return str(path).strip("/").replace("/", "_") or "kit"
+    return "_".join(part for part in path.parts if part != "/") or "kit"
 
 
 def find_labs(folder, lab=None):

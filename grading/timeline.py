@@ -13,9 +13,9 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
 import sys
 
+import plot
 import runner
 import tracing
 
@@ -230,7 +230,7 @@ def report(trace, regions):
 
 
 def svg(chart, path):
-    """Draw the chart with gnuplot. False if it cannot."""
+    """Draw the chart with gnuplot, whole or not at all. False if it cannot."""
     if shutil.which("gnuplot") is None or chart.end <= chart.start:
         return False
     rows = {key: len(chart.rows) - i for i, (key, _) in enumerate(chart.rows)}
@@ -243,7 +243,7 @@ def svg(chart, path):
         return re.sub(r"[^\w ,.:()/+-]", "", text)
     title = f"{chart.trace.lab} {chart.trace.visits[chart.visit].region}, {chart.trace.backend}: {chart.trace.device}"
     script = [f'set terminal svg size 960,{130 + 46 * len(rows)} font "sans,13" background "white"',
-              f'set output "{path}"', f"set label '{safe(title)}' at screen 0.5, screen 0.95 center noenhanced",
+              f"set label '{safe(title)}' at screen 0.5, screen 0.95 center noenhanced",
               f'set xlabel "{name}; grey: a stream waits for an event; an arrow: from its record to the wait"', f"set xrange [0:{at(chart.end)}]",
               f"set yrange [0.4:{len(rows) + 0.6}]", "unset key", "set border 3", "set tmargin at screen 0.82", "set xtics nomirror",
               "set ytics nomirror scale 0 noenhanced (" + ", ".join(
@@ -273,11 +273,12 @@ def svg(chart, path):
             script.append(f"set arrow {i} from {at(start)},{rows[keys[0]]} to {at(max(start, end))},"
                           f"{rows[keys[1]]} front linewidth 1.5 linecolor rgb 'black' size screen 0.008,25")
     script.append("plot -1 notitle")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["gnuplot"], input="\n".join(script), capture_output=True, text=True)
-    if done.returncode != 0:
-        print(f"gnuplot: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-    return done.returncode == 0
+    try:
+        runner.save(path, plot.gnuplot("\n".join(script)))
+    except plot.PlotError as error:
+        print(f"{path.name}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def show(stem, options, backend, bus_id):

@@ -8,6 +8,7 @@ A worksheet is Markdown. A table row is about the metric whose name stands first
 
 Nothing here writes a worksheet: it belongs to the student.
 """
+import math
 import re
 
 import output
@@ -137,7 +138,8 @@ def prediction(cell, unit=None, bare=None):
     value = sum(values) / len(values)
     if given in SECONDS and unit in SECONDS:
         value *= SECONDS[given] / SECONDS[unit]
-    return Prediction(said, float(f"{value:.12g}"))
+    # 1e999 is as good as a word: nothing can be said of how far it is off.
+    return Prediction(said, float(f"{value:.12g}") if math.isfinite(value) else None)
 
 
 def meant(row, head, alone, units):

@@ -16,8 +16,10 @@ from pathlib import Path
 from unittest import mock
 
 import class_of
+import class_run
 import graded
 import grader
+import grades
 import hostile
 import intake
 import kit
@@ -144,6 +146,10 @@ class Outputs(Class):
                 self.assertEqual((grade["state"], grade["points"], lab["state"]),
                                  ("graded", 0, "unreadable"))
                 self.assertIn(words, lab["reason"])
+                report = (self.out / f"students/{student}/report.txt").read_text()
+                self.assertIn(f"01 nullKernelAsync  unreadable  0/{full()}\n  ", report)
+                self.assertIn(words, " ".join(report.split()))
+                self.assertNotIn("could not grade", report)
         self.assertEqual(self.of("good")[0]["points"], self.lab("good")["of"])
 
     def test_skipped_earns_nothing_and_is_said(self):
@@ -152,6 +158,7 @@ class Outputs(Class):
         lab = self.lab("alice")
         self.assertEqual((lab["state"], lab["points"], lab["of"]), ("skipped", 0, full()))
         self.assertIn("skipped by 1 of 1", err)
+        self.assertIn(f"skipped  0/{full()}\n  no CUDA device", (self.out / "students/alice/report.txt").read_text())
 
     def test_a_broken_range_file_is_no_students_zero(self):
         ranges = self.folder / "ranges"
@@ -317,6 +324,14 @@ class Intake(Class):
         self.assertIn("is a symbolic link", self.lab("eve")["reason"])
         self.assertEqual(self.of("eve")[0]["points"], 0)
 
+    def test_a_folder_too_deep_is_named(self):
+        deep = "/".join("abcdefghi")
+        self.hand_in("alice", f"{deep}/{LAB}.cu", "x")
+        self.hand_in("alice", f"{deep[:-2]}/03_eventTiming.cu", "y")
+        taken = self.read(lambda: intake.folder_items(self.submissions / "alice"))
+        self.assertEqual(taken.files, {("03_eventTiming", ".cu"): b"y"})
+        self.assertEqual(taken.notes, [f"{deep} lies too deep: hand in the labs in one folder"])
+
     def test_names(self):
         cases = {f"{LAB.upper()}.CU": True, f"{LAB}-2.cu": True, f"{LAB} (1).cu": True,
                  f"a/b/{LAB}.cu": True, f"solutions/{LAB}.cu": False, f"recorded/{LAB}.cu": False,
@@ -410,6 +425,12 @@ class Roster(unittest.TestCase):
             with self.subTest(who):
                 _, found = self.match([who], table)
                 self.assertEqual(found.of, {who[0]: 0})
+
+    def test_of_several_columns_of_names_it_is_always_the_same(self):
+        for table, name in (("Name,Student\nshown,real\n", "real"), ("Surname,Last name,First name\nB,C,A\n", "A C")):
+            self.assertEqual(self.match([], table)[0][0]["name"], name)
+        for names in (roster.NAMES, roster.FIRST, roster.LAST):  # a set has another order in each process
+            self.assertIsInstance(names, tuple)
 
     def test_all_that_is_not_one_to_one_is_named(self):
         table = "name,username,id\nAda,ada,1\nBob,bob,1\nCy,cy,3\nDan,dan,4\nDan,dan2,5\n"
@@ -545,6 +566,26 @@ class Programs(Class):
         self.assertEqual(self.of("both")[0]["points"], full())
         self.assertFalse(workshop.folder_for(self.out).exists())
 
+    def test_a_lab_gives_as_much_to_whom_it_is_not_judged(self):
+        """Lab 02 is asked one thing more where a solution runs beside it."""
+        other, half = "02_breakevenKernelAsync", b"int main() { return x; }"
+        simulated = {stem: recorded(stem, "simulated-h200") for stem in (LAB, other)}
+        run = full() + full(other) + 1
+        self.hand_in("first", f"{LAB}.txt", simulated[LAB])
+        self.hand_in("texts", f"{LAB}.txt", simulated[LAB])
+        self.hand_in("texts", f"{other}.txt", simulated[other])
+        wanted = {"first": (full(), run - 1, full()), "texts": (run - 1, run - 1, run - 1)}
+        for more in {}, {"whole": (run, run, run), "one": (full(), run, full()), "broken": (full(), run, full())}:
+            for student in more:
+                self.hand_in(student, f"{LAB}.cu", solution())
+            if more:  # then what nobody ran before counts as where it is run, too
+                self.hand_in("whole", f"{other}.cu", solution(other))
+                self.hand_in("broken", f"{other}.cu", half)
+                wanted = {"first": (full(), run, full()), "texts": (run - 1, run - 1, run), **more}
+            self.grade("--labs", "1,2", "--backend", "sim", "--credit-simulated")
+            graded = grades.Class(self.out)
+            self.assertEqual({g["student"]: (g["points"], g["of"], graded.points(g)) for g in graded.grades}, wanted)
+
     def test_unsafe_runs_without_and_says_so(self):
         self.hand_in("good", f"{LAB}.cu", solution())
         self.assertIn("WITHOUT a sandbox", self.run_class("--unsafe"))
@@ -634,6 +675,13 @@ class Programs(Class):
                 pass
 
 
+class Messages(unittest.TestCase):
+    def test_what_stops_a_class_is_said_with_its_file_and_without_one(self):
+        self.assertEqual(class_run.told(OSError(28, "No space left", "/x")), "/x: No space left")
+        self.assertEqual(class_run.told(OSError(28, "No space left")), "No space left")
+        self.assertEqual(class_run.told(OSError("cannot be unpacked")), "cannot be unpacked")
+
+
 class Reference(unittest.TestCase):
     def test_one_that_another_process_has_spoiled_serves_once(self):
         run, spoiled = runner.Run(), recorded().replace(b"finished", b"warning another process is on this core\nfinished")
@@ -664,3 +712,18 @@ class Threshold(unittest.TestCase):
         self.assertTrue(again(0.47))
         self.assertFalse(again(0.2))
         self.assertTrue(again(300, low=50, high=400))
+
+
+class Points(unittest.TestCase):
+    def test_where_less_could_be_asked_the_rest_of_it_measures(self):
+        with kit.folder() as folder:
+            labs = {"outputs": [(13, 13), (0, 18)], "run": [(13, 13), (19, 19)], "skips": [(13, 13), (0, 0)],
+                    "half": [(0, 13), (9, 18)]}
+            for student, its in labs.items():
+                grades.write(Path(folder) / "students" / student, {
+                    "student": student, "key": "", "state": grades.GRADED, "hints": [], "kept": [], "labs": [
+                        {"lab": f"{n:02}", "credit": credit, "of": of} for n, (credit, of) in enumerate(its, 1)]})
+            (Path(folder) / "class.json").write_text(json.dumps({"students": {s: s for s in labs}, "labs": ["01", "02"]}))
+            graded = grades.Class(folder)
+            self.assertEqual((graded.top, {g["student"]: graded.points(g) for g in graded.grades}),
+                             (32, {"outputs": 13, "run": 32, "skips": 32, "half": 9.5}))

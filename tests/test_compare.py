@@ -37,6 +37,10 @@ class Predictions(unittest.TestCase):
     def test_words_stay_words_and_empty_cells_are_none(self):
         said = worksheet.prediction("`cudaErrorNotReady`")
         self.assertEqual((said.text, said.value), ("cudaErrorNotReady", None))
+        for cell in ("1e999", "-1e999 .. 1e999", "1e308 s"):
+            with self.subTest(cell):
+                said = worksheet.prediction(cell, "us")
+                self.assertEqual((said.text, said.value), (cell, None))
         for cell in ("", " ", "?", "-", "...", "\u2026", "TODO", "<!-- yours -->"):
             with self.subTest(cell):
                 self.assertIsNone(worksheet.prediction(cell))
@@ -133,6 +137,13 @@ class Compare(kit.Copy):
                       f"7.106 | {ratio} x | 0.51 x |", text)
         self.assertIn("| unmeasured |  |  |", text)
         self.assertIn("](cuda/labs/01_nullKernelAsync.txt), Test device", text)
+
+    def test_a_prediction_that_is_no_finite_number_stands_as_written(self):
+        self.predict("| `launch_async`, us | |", "| `launch_async`, us | 1e999 |")
+        self.result()
+        row = self.row(self.compare("--lab", "01"), "launch_async, us")
+        self.assertEqual((row[2], row[5]), ("1e999", "7.106"))
+        self.assertNotIn("yours / prediction", self.compare("--lab", "01"))
 
     def test_hardware_goes_before_simulated_and_simulated_is_labelled(self):
         self.result(backend="sim")

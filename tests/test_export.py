@@ -101,6 +101,44 @@ class Export(Class):
         rows = self.rows(self.export("moodle", "--roster", path)[0])
         self.assertEqual(rows[:3], [["idnumber", "grade"], ["000", str(FULL)], ["001", str(PART)]])
 
+    def test_a_short_row_of_the_roster_is_no_crash(self):
+        path = self.folder / "short.csv"
+        path.write_text("name,email\nuser0,a@x\nuser1\n")
+        out, err = self.export("moodle", "--roster", path)
+        self.assertEqual(self.rows(out), [["email", "grade"], ["a@x", str(FULL)], ["", str(PART)]])
+        self.assertIn("user1 (line 3): has no email", err)
+        path.write_text("Student,ID,Section\nuser0,7,A\nuser1\n")
+        self.assertEqual([r[1] for r in self.rows(self.export("canvas", "--roster", path)[0])[2:]], ["7", ""])
+        path.write_text("Identifier,Full name,Maximum grade,Grade\nParticipant 1,user0,10\nParticipant 2,user1\n")
+        rows = self.rows(self.export("moodle", "--roster", path)[0])
+        self.assertEqual([r[3] for r in rows], ["Grade", "10", str(PART)])
+
+    def test_one_student_alone_in_every_table(self):
+        roster = self.canvas_roster()
+        alone = ["--student", "user1", "--roster"]
+        out, err = self.export("canvas", *alone, roster)
+        self.assertEqual(err.count("\n"), 1, err)  # that Canvas makes a new assignment
+        rows = self.rows(out)
+        self.assertEqual((rows[1][5], [(r[3], r[5]) for r in rows[2:]]), (str(FULL), [("user1", str(PART))]))
+        self.assertEqual([r[1] for r in self.rows(self.export("csv", *alone, roster)[0])[1:]], ["user1"])
+        path = self.csv_file("m.csv", [["idnumber", "username"], *([f"00{i}", u] for i, u in enumerate(self.users))])
+        self.assertEqual(self.rows(self.export("moodle", *alone, path)[0])[1:], [["001", str(PART)]])
+        path = self.csv_file("w.csv", [["Identifier", "Full name", "Email address", "Grade"],
+                                       *([f"Participant {i}", u, u, "7"] for i, u in enumerate(self.users))])
+        rows = self.rows(self.export("moodle", *alone, path)[0])
+        self.assertEqual([r[3] for r in rows[1:]], ["7", str(PART), *["7"] * 4])
+        out, err = self.export("canvas", "--student", "stranger", "--roster", roster)
+        self.assertEqual((len(self.rows(out)), "stranger: is not in the roster" in err), (2, True))
+
+    def test_what_cannot_be_written_leaves_nothing_behind(self):
+        out, err = self.export("csv", "--file", self.out, expect=2)
+        self.assertEqual((out, err), ("", f"{self.out}: Is a directory\n"))
+        self.assertEqual(list(self.folder.rglob("*.part")), [])
+        with open("/dev/full", "wb") as full_disk:
+            for command in ["export", self.out, "--to", "csv"], ["report", self.out]:
+                run = subprocess.run([*kit.GRADE, *command], stdout=full_disk, stderr=subprocess.PIPE)
+                self.assertTrue(run.stderr.startswith(b"standard output: No space left on device\n"), run.stderr)
+
     def test_csv_lists_everybody(self):
         out, _ = self.export("csv", "--roster", self.canvas_roster())
         rows = {(r[1] or r[0]): r for r in self.rows(out)[1:]}

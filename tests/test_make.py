@@ -123,6 +123,23 @@ class Kit(kit.Copy):
         self.assertNotEqual(code, 0)
         self.assertIn("BACKEND=cuda, but no", err)
 
+    def test_make_and_the_runner_call_a_folder_the_same(self):
+        (self.copy / "_own" / "more").mkdir(parents=True)
+        for folder, name in ((".", "kit"), ("_own/more/", "_own_more"), (f"{self.copy}/mine", "mine")):
+            shutil.copy(self.copy / "mine/01_x.cu", self.copy / folder / "04_x.cu")
+            with self.subTest(folder):
+                code, out, err = self.make("run", f"DIR={folder}", "LAB=4")
+                self.assertEqual((code, out.splitlines()[-1]), (0, "lab 01 x"), err)
+                self.assertTrue((self.copy / f"results/cuda/{name}/04_x.txt").exists())
+
+    def test_the_device_is_picked_and_named_once(self):
+        with kit.folder() as none:
+            environment = kit.clean_environment(LD_LIBRARY_PATH=kit.no_driver(none))
+            for target in ("run", "record", "timeline"):
+                with self.subTest(target):  # -n: what each of the makes says, and no more
+                    code, _, err = kit.call("make", "-n", target, "MACHINE=simulated-x", cwd=self.copy, env=environment)
+                    self.assertEqual((code, err.count("using the SIMULATED device")), (0, 1), err)
+
     def test_record_keeps_only_what_finished(self):
         self.lab("02", "//> half an output\n//! exit 3\n")
         self.make("record", "MACHINE=my-gpu")
@@ -135,6 +152,10 @@ class Kit(kit.Copy):
         for target in set(phony[1].replace("\\", " ").split()) - {"help", "trace", "check-nvcc", "FORCE"}:
             with self.subTest(target):
                 self.assertRegex(out, rf"(?m)(^make |; ){target}(?![\w-])")
+        makefile = (self.copy / "Makefile").read_text()
+        for variable in set(re.findall(r"\$\(if \$\((?:filter-out 0,\$\()?([A-Z]+)\)", makefile)):
+            with self.subTest(variable):
+                self.assertRegex(out, rf"(?m)(?:^|\s){variable}=")
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
 
     def test_compile_commands_name_every_source_and_clang_understands_them(self):

@@ -12,6 +12,7 @@ import unittest
 import warnings
 
 import faults
+import grader
 import kit
 import output
 
@@ -121,6 +122,20 @@ class Linters(unittest.TestCase):
                 for name in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else []:
                     with self.subTest(f"{path.relative_to(kit.KIT)}:{node.lineno}"):
                         self.assertIn((name.asname or name.name).split(".")[0], used)
+
+    def test_a_grade_depends_on_all_that_makes_it_and_on_nothing_else(self):
+        """grader.GRADING is what grader.py imports, and what that does, when it is loaded."""
+        found, left = set(), ["grader"]
+        while left:
+            found.add(left[-1])
+            tree = ast.parse((kit.KIT / f"grading/{left.pop()}.py").read_text(encoding="utf-8"))
+            nodes = tree.body if len(found) > 1 else ast.walk(tree)  # grader.py loads grade when it needs it
+            names = {name for node in nodes for name in (
+                [one.name for one in node.names] if isinstance(node, ast.Import) else
+                [node.module] if isinstance(node, ast.ImportFrom) else [])}
+            left += [n for n in names - found - set(left) if (kit.KIT / f"grading/{n}.py").exists()]
+        # How a program's wait is shown, how a grade is written down, and whose it is.
+        self.assertEqual(found - {"progress", "grades", "roster"}, set(grader.GRADING))
 
     def test_every_command_tells_its_usage_without_a_warning(self):
         for path in SCRIPTS:

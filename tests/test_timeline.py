@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
 """make timeline: a chart that fits a terminal, and what it leaves behind."""
+import contextlib
+import io
 import json
+import os
 import re
 import shutil
 import unittest
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree
 
 import kit
@@ -75,6 +79,19 @@ class Pieces(unittest.TestCase):
         self.assertRegex(rows[0], r"^stream 1 +P+$")
         self.assertRegex(rows[1], r"^stream 2 +\.+C$")
         self.assertRegex(rows[2], r"^stream 3 +B+$")
+
+    def test_a_picture_that_gnuplot_does_not_draw_is_said_and_the_last_one_stays(self):
+        with kit.folder() as folder:
+            gnuplot, path, trace = Path(folder) / "gnuplot", Path(folder) / "kept/x.svg", self.sample()
+            chart = timeline.Chart(trace, trace.representative("event_wait"))
+            for said, drawn in ("echo '<svg/>'", True), ("echo half; echo 'line 3: no such font' >&2; exit 1", False):
+                gnuplot.write_text(f"#!/bin/sh\n{said}\n")
+                gnuplot.chmod(0o755)
+                err = io.StringIO()
+                with mock.patch.dict(os.environ, PATH=folder), contextlib.redirect_stderr(err):
+                    self.assertEqual(timeline.svg(chart, path), drawn)
+            self.assertEqual(err.getvalue(), "x.svg: gnuplot: line 3: no such font\n")
+            self.assertEqual((path.read_text(), len(list(path.parent.iterdir()))), ("<svg/>\n", 1))
 
     def test_no_two_names_share_a_letter(self):
         trace = self.sample()
