@@ -176,25 +176,6 @@ enum wait_how device_wait_how(const struct device *device) {
     return device->flags & cudaDeviceScheduleBlockingSync ? WAIT_BLOCK : WAIT_SPIN;
 }
 
-// One wait, however many streams: until the stream that ends last.
-void device_wait_idle(struct device *device, enum wait_how how) {
-    double begin = sim.now, cpu = sim.cpu, now = sim.now, cpu_used = 0.0;
-    for (int i = 0; i < sim.streams; i++) {
-        struct CUstream_st *stream = sim.stream[i];
-        if (stream->device != device)
-            continue;
-        sim.now = begin, sim.cpu = cpu;
-        host_wait(stream, stream->last_seq, how);
-        order_join(&sim.host, &stream->order);
-        if (sim.now > now) {
-            now = sim.now;
-            cpu_used = sim.cpu - cpu;
-        }
-    }
-    sim.now = now;
-    sim.cpu = cpu + cpu_used;
-}
-
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER(param.sync_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
     device_wait_idle(current_device(), device_wait_how(current_device()));

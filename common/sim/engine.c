@@ -435,18 +435,18 @@ void host_busy(double us) {
     sim.cpu += us;
 }
 
-// Holds the host until the stream has done its op number `seq`.
-void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
-    if (stream_done(stream, seq)) {
-        allocations_close();
-        return;
-    }
-    double start = sim.now;
+// Works the devices out until the stream has done its op number `seq`; when that ended.
+static double run_until(struct CUstream_st *stream, uint64_t seq) {
     while (!stream_done(stream, seq))
         if (!gpu_step(INFINITY))
             die("the host waits for stream %d, and nothing is left that could end",
                 stream->number);
-    double slept = fmax(0.0, ended_at(stream, seq) + param.notify_us - start);
+    return ended_at(stream, seq);
+}
+
+// The host learns that what it waited for ended at `end`.
+static void host_wakes(double end, enum wait_how how) {
+    double start = sim.now, slept = fmax(0.0, end + param.notify_us - start);
     if (slept >= param.cold_wait_us)
         sim.warm_calls = 0;
     if (how == WAIT_SPIN) {
@@ -458,13 +458,38 @@ void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
     }
     sim.now = start + slept;
     gpu_advance(sim.now);
+}
+
+// Holds the host until the stream has done its op number `seq`.
+void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
+    if (!stream_done(stream, seq))
+        host_wakes(run_until(stream, seq), how);
     allocations_close();
 }
 
-static void append(struct CUstream_st *stream, struct op *op) {
+// One wait, however many streams: until the stream that ends last.
+void device_wait_idle(struct device *device, enum wait_how how) {
+    double begin = sim.gpu, last = begin;
+    for (int i = 0; i < sim.streams; i++) {
+        struct CUstream_st *stream = sim.stream[i];
+        if (stream->device != device)
+            continue;
+        last = fmax(last, run_until(stream, stream->last_seq));
+        order_join(&sim.host, &stream->order);
+    }
+    if (last > begin)
+        host_wakes(last, how);
+    allocations_close();
+}
+
+static cudaError_t append(struct CUstream_st *stream, struct op *op) {
     // A full queue holds the host up until there is room.
     if (stream->last_seq - stream->done_seq >= (uint64_t)param.queue_depth)
         host_wait(stream, stream->last_seq + 1 - (uint64_t)param.queue_depth, WAIT_SPIN);
+    if (sim.sticky != cudaSuccess) {  // what it waited for has broken the context
+        op_free(op);
+        return outcome();
+    }
     op->stream = stream;
     op->device = stream->device;
     op->seq = ++stream->last_seq;
@@ -474,30 +499,41 @@ static void append(struct CUstream_st *stream, struct op *op) {
     else
         stream->head = op;
     stream->tail = op;
+    return cudaSuccess;
 }
 
-static void append_wait(struct CUstream_st *stream, struct CUstream_st *on) {
-    if (stream_done(on, on->last_seq))
+// What `stream` is given from now on waits for op number `seq` of `on`.
+void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq) {
+    if (on == stream || stream_done(on, seq))
         return;
-    struct op *wait = op_new(OP_WAIT, "default stream rule");
+    struct op *wait = op_new(OP_WAIT, "wait");
     wait->wait_stream = on;
-    wait->wait_seq = on->last_seq;
+    wait->wait_seq = seq;
     append(stream, wait);
+}
+
+// ... and for all that its device has been given. An accident, on which no program may count:
+// order.c is not told.
+void append_barrier(struct CUstream_st *stream) {
+    for (int i = 0; i < sim.streams; i++)
+        if (sim.stream[i]->device == stream->device)
+            append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
 }
 
 // Queues an op. The legacy default stream waits for all blocking streams of its device and
 // they for it.
-void submit(struct CUstream_st *stream, struct op *op) {
+cudaError_t submit(struct CUstream_st *stream, struct op *op) {
     struct device *device = stream->device;
     if (stream == device->legacy) {
         for (int i = 0; i < sim.streams; i++)
             if (sim.stream[i]->device == device && sim.stream[i]->blocking)
-                append_wait(stream, sim.stream[i]);
+                append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
     } else if (stream->blocking)
-        append_wait(stream, device->legacy);
-    append(stream, op);
+        append_wait(stream, device->legacy, device->legacy->last_seq);
+    RETURN_ERROR(append(stream, op));
     order_submit(op);
     gpu_advance(sim.now);
+    return cudaSuccess;
 }
 
 struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority) {

@@ -36,21 +36,17 @@ static cudaError_t launch_error(const struct sim_launch *launch, const struct ke
     return cudaSuccess;
 }
 
-// Lazy loading: a kernel's code is loaded at its first launch, on an idle device.
-static void load(struct kernel *kernel, struct device *device, bool captured) {
-    if (kernel->loaded[device->id])
+// Lazy loading: a kernel's code is loaded at its first launch. The call returns, but the kernel
+// runs only when all that its device had been given before is done.
+static void load(struct kernel *kernel, struct CUstream_st *stream, bool captured) {
+    if (kernel->loaded[stream->device->id])
         return;
-    kernel->loaded[device->id] = true;
+    kernel->loaded[stream->device->id] = true;
     if (sim.eager)
         return;
-    struct order keep = {0, NULL};
-    order_copy(&keep, &sim.host);  // the wait is an accident, on which no program may count
-    if (!captured)
-        device_wait_idle(device, WAIT_SPIN);
-    free(sim.host.seen);
-    sim.host = keep;
     host_busy(param.first_launch_us);
-    gpu_advance(sim.now);
+    if (!captured)
+        append_barrier(stream);
 }
 
 cudaError_t sim_launch(const struct sim_launch *launch) {
@@ -68,7 +64,7 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     cudaError_t error = launch_error(launch, kernel);
     if (error != cudaSuccess)
         return fail(error);
-    load(kernel, stream->device, captured);  // the stream's, whichever is current
+    load(kernel, stream, captured);  // on the stream's device, whichever is current
     struct op *op = op_new(OP_KERNEL, launch->name);
     op->kernel = kernel;
     op->launch = malloc(sizeof *launch + launch->args_bytes);
@@ -78,7 +74,7 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     error = enqueue(stream, op);
     if (error == cudaSuccess && sim.launch_blocking && !captured)
         host_wait(stream, stream->last_seq, WAIT_SPIN);
-    return error;
+    return error == cudaSuccess && sim.launch_blocking ? outcome() : error;
 }
 
 cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value) {

@@ -206,7 +206,6 @@ void devices_make(const char *how_many);
 struct device *current_device(void);
 void create_context(struct device *device);
 enum wait_how device_wait_how(const struct device *device);
-void device_wait_idle(struct device *device, enum wait_how how);
 
 // stream.c
 struct CUstream_st *known_stream(cudaStream_t handle);  // NULL: it is none
@@ -231,9 +230,12 @@ int in_whole_warps(uint64_t threads);
 // engine.c
 struct op *op_new(enum op_kind kind, const char *name);
 void op_free(struct op *op);
-void submit(struct CUstream_st *stream, struct op *op);
+cudaError_t submit(struct CUstream_st *stream, struct op *op);
+void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq);
+void append_barrier(struct CUstream_st *stream);
 void gpu_advance(double until);
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
+void device_wait_idle(struct device *device, enum wait_how how);
 void host_busy(double us);
 bool stream_done(const struct CUstream_st *stream, uint64_t seq);
 struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority);

@@ -103,8 +103,7 @@ cudaError_t enqueue(struct CUstream_st *stream, struct op *op) {
         capture_forbids(NULL);
         return fail(cudaErrorStreamCaptureImplicit);
     }
-    submit(stream, op);
-    return cudaSuccess;
+    return submit(stream, op);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void *user) {
@@ -228,7 +227,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         struct op *op = op_new(OP_WAIT, "wait");
         op->wait_stream = event->stream;
         op->wait_seq = event->seq;
-        submit(stream, op);
+        RETURN_ERROR(submit(stream, op));
     }
     order_join(&stream->order, &event->order);
     return cudaSuccess;
