@@ -32,7 +32,7 @@ void create_context(struct device *device) {
     device->per_thread->blocking = true;
 }
 
-static bool no_device(int device) { return device < 0 || device >= sim.devices; }
+bool no_device(int device) { return device < 0 || device >= sim.devices; }
 
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = 0;
@@ -189,6 +189,9 @@ cudaError_t cudaDeviceReset(void) {
         return cudaSuccess;
     device_wait_idle(device, WAIT_SPIN);
     device->has_context = false;  // the next call that needs one creates it again
+    device->flags = device->peers = 0;
+    allocations_release(device);
+    kernels_unload(device);
     for (int i = 0; i < sim.streams; i++)
         if (sim.stream[i]->device == device)
             sim.stream[i]->alive = sim.stream[i]->blocking = false;

@@ -20,6 +20,9 @@ struct CUgraph_st {
 struct CUgraphExec_st {
     struct CUgraph_st *graph;
     struct CUgraphExec_st *next;
+    struct CUstream_st *stream;  // where it was launched last, as that stream's op number `seq`
+    uint64_t seq;
+    struct order order;
 };
 
 // Those that the program has not destroyed: what it leaves at its end is no leak of ours.
@@ -268,6 +271,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
         link = &(*link)->next;
     if (*link != NULL)
         *link = exec->next;
+    free(exec->order.seen);
     free(exec);
     return cudaSuccess;
 }
@@ -294,7 +298,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
     op->run->parent = op;
     op->run->left = graph->nodes;
     graph->users++;
-    return enqueue(stream, op);
+    if (exec->stream != NULL)  // it runs once at a time
+        append_wait(stream, exec->stream, exec->seq);
+    order_join(&stream->order, &exec->order);
+    RETURN_ERROR(enqueue(stream, op));
+    exec->stream = stream;
+    exec->seq = stream->last_seq;
+    order_copy(&exec->order, &stream->order);
+    return cudaSuccess;
 }
 
 void graph_run_free(struct graph_run *run) {
@@ -314,11 +325,8 @@ static void start_node(struct graph_run *run, int index, double ready) {
     struct op *op = op_new(model->kind, model->name);
     *op = *model;
     op->call = run->parent->call;
-    if (model->launch != NULL) {
-        size_t bytes = sizeof *model->launch + model->launch->args_bytes;
-        op->launch = memcpy(malloc(bytes), model->launch, bytes);
-        op->launch->args = op->launch + 1;
-    }
+    if (model->launch != NULL)
+        op->launch = launch_copy(model->launch);
     if (model->staged != NULL)
         op->from = op->staged = memcpy(malloc(model->bytes), model->staged, model->bytes);
     op->run = run;

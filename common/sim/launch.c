@@ -5,16 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct kernel *kernels;
+
 struct kernel *kernel_of(const void *function) {
-    static struct kernel *kernels;
     for (struct kernel *k = kernels; k != NULL; k = k->next)
         if (k->function == function)
             return k;
     struct kernel *k = calloc(1, sizeof *k);
     k->function = function;
-    k->max_dynamic_shared = (int)param.shared_per_block_kib << 10;
+    k->opted_in = -1;
     k->next = kernels;
     return kernels = k;
+}
+
+void kernels_unload(const struct device *device) {
+    for (struct kernel *k = kernels; k != NULL; k = k->next)
+        k->loaded[device->id] = false;
 }
 
 size_t kernel_shared(const struct kernel *kernel, size_t dynamic) {
@@ -24,14 +30,25 @@ size_t kernel_shared(const struct kernel *kernel, size_t dynamic) {
 
 int in_whole_warps(uint64_t threads) { return (int)((threads + 31) / 32 * 32); }
 
+// With its arguments behind it.
+struct sim_launch *launch_copy(const struct sim_launch *launch) {
+    struct sim_launch *copy = malloc(sizeof *launch + launch->args_bytes);
+    *copy = *launch;
+    copy->args = memcpy(copy + 1, launch->args, launch->args_bytes);
+    return copy;
+}
+
 static cudaError_t launch_error(const struct sim_launch *launch, const struct kernel *kernel) {
     dim3 grid = launch->grid, block = launch->block;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    size_t most_kib = (size_t)(kernel->opted_in < 0 ? param.shared_per_block_kib
+                                                    : param.shared_optin_kib);
     if (threads == 0 || (uint64_t)grid.x * grid.y * grid.z == 0)
         return cudaErrorInvalidConfiguration;
     if (threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64 ||
         grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 ||
-        launch->shared + kernel->static_shared > (size_t)kernel->max_dynamic_shared)
+        launch->shared + kernel->static_shared > most_kib << 10 ||
+        (kernel->opted_in >= 0 && launch->shared > (size_t)kernel->opted_in))
         return cudaErrorInvalidValue;  // as recorded for 2,048 threads
     return cudaSuccess;
 }
@@ -67,9 +84,7 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     load(kernel, stream, captured);  // on the stream's device, whichever is current
     struct op *op = op_new(OP_KERNEL, launch->name);
     op->kernel = kernel;
-    op->launch = malloc(sizeof *launch + launch->args_bytes);
-    *op->launch = *launch;
-    op->launch->args = memcpy(op->launch + 1, launch->args, launch->args_bytes);
+    op->launch = launch_copy(launch);
     op->blocks_left = op->blocks_to_place = launch->grid.x * launch->grid.y * launch->grid.z;
     error = enqueue(stream, op);
     if (error == cudaSuccess && sim.launch_blocking && !captured)
@@ -84,7 +99,7 @@ cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
     if (which != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         value > (int)param.shared_optin_kib << 10)
         return fail(cudaErrorInvalidValue);
-    kernel_of(function)->max_dynamic_shared = value;
+    kernel_of(function)->opted_in = value;
     return cudaSuccess;
 }
 

@@ -203,6 +203,7 @@ void *grow(void *array, int count, size_t item);  // room for one more than `cou
 // device.c
 enum wait_how { WAIT_SPIN, WAIT_BLOCK };
 void devices_make(const char *how_many);
+bool no_device(int device);
 struct device *current_device(void);
 void create_context(struct device *device);
 enum wait_how device_wait_how(const struct device *device);
@@ -217,13 +218,16 @@ void event_recorded(struct CUevent_st *event, const struct op *op, double now);
 struct kernel {
     const void *function;
     bool loaded[DEVICES_MAX];
-    int max_dynamic_shared;
+    int opted_in;          // to so much dynamic shared memory; -1: it has not
     size_t static_shared;  // its __shared__ variables, known once it has run
-    bool barriers;         // it calls __syncthreads
+    bool known;            // it has run, so that one knows whether ...
+    bool barriers;         // ... it calls __syncthreads
     bool uneven;           // its threads do not all wait alike
     struct kernel *next;
 };
 struct kernel *kernel_of(const void *function);
+void kernels_unload(const struct device *device);
+struct sim_launch *launch_copy(const struct sim_launch *launch);
 size_t kernel_shared(const struct kernel *kernel, size_t dynamic);  // of one block, as an SM counts
 int in_whole_warps(uint64_t threads);
 
@@ -251,6 +255,7 @@ void kernel_effects(struct op *op);  // at the end: its writes become visible
 void install_signal_handlers(void);
 
 // watch.c
+enum { PAGE = 4096, NEAR = 8 << 20 };  // NEAR: what is so near the stack's top is a thread's own
 struct range {
     char *begin, *end;
 };
@@ -283,6 +288,7 @@ struct allocation {
     struct device *device;       // NULL: pinned host memory
     uint64_t id, version;        // the version counts writes
     bool symbol;
+    bool leaving;                // a cudaFreeAsync of it is queued
     int faults;                  // how often a kernel came to closed pages of it
     char name[48];
     struct access_log *log;      // who touched it, in order.c
@@ -295,6 +301,7 @@ bool allocation_fault(const void *address);
 bool allocation_is_open(const void *address);
 void allocations_close(void);
 void allocation_release(void *pointer);
+void allocations_release(const struct device *device);
 bool host_can_read(const void *pointer);
 void copy_effects(struct op *op);
 
