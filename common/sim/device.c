@@ -6,9 +6,10 @@
 #include <string.h>
 
 void devices_make(const char *how_many) {
-    sim.devices = how_many != NULL ? atoi(how_many) : 1;
-    if (sim.devices < 0 || sim.devices > DEVICES_MAX)
-        die("SIM_DEVICES=%s: 0 to %d", how_many, DEVICES_MAX);
+    char *end = "";
+    sim.devices = how_many != NULL ? (int)strtol(how_many, &end, 10) : 1;
+    if (end == how_many || *end != '\0' || sim.devices < 0 || sim.devices > DEVICES_MAX)
+        die("SIM_DEVICES=%s: not a number from 0 to %d", how_many, DEVICES_MAX);
     for (int i = 0; i < sim.devices; i++) {
         sim.device[i].id = i;
         for (int k = 0; k < (int)param.sms; k++)
@@ -27,9 +28,8 @@ void create_context(struct device *device) {
         return;
     device->has_context = true;
     host_busy(param.context_us);
-    device->legacy = stream_new(device, 0, 0);
-    device->per_thread = stream_new(device, 0, 0);
-    device->per_thread->blocking = true;
+    device->legacy = stream_new(device, false, 0);
+    device->per_thread = stream_new(device, true, 0);
 }
 
 bool no_device(int device) { return device < 0 || device >= sim.devices; }
@@ -193,7 +193,9 @@ cudaError_t cudaDeviceReset(void) {
     allocations_release(device);
     kernels_unload(device);
     for (int i = 0; i < sim.streams; i++)
-        if (sim.stream[i]->device == device)
+        if (sim.stream[i]->device == device) {
             sim.stream[i]->alive = sim.stream[i]->blocking = false;
+            stream_drained(sim.stream[i]);
+        }
     return outcome();
 }

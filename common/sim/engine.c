@@ -246,11 +246,6 @@ static void take_effect(struct op *op, double now) {
     case OP_FREE:
         allocation_release(op->to);
         break;
-    case OP_HOST:
-        sim.in_host_function = true;
-        op->host_function(op->user);
-        sim.in_host_function = false;
-        break;
     case OP_RECORD:
         event_recorded(op->event, op, now);
         break;
@@ -283,12 +278,31 @@ void engine_done(struct op *op, double now) {
     if (op->kind != OP_WAIT)
         stream->drained = !work;
     stream->done_seq = op->seq;
-    stream->ring[op->seq % RING] = now;
+    stream->ring[op->seq % RING] = stream->done_at = now;
     stream->head = op->next;
     if (stream->head == NULL)
         stream->tail = NULL;
     stream->busy = false;
+    stream_drained(stream);
     op_free(op);
+}
+
+// Of a destroyed stream it is enough to know when it had done everything.
+void stream_drained(struct CUstream_st *stream) {
+    if (stream->alive || stream->head != NULL)
+        return;
+    free(stream->ring);
+    stream->ring = NULL;
+}
+
+// Runs a host function; how long it took: what it slept, or claimed with sim_host_work.
+static double run_host_function(struct op *op) {
+    sim.in_host_function = true;
+    sim.host_function_us = 0.0;
+    op->host_function(op->user);
+    op->host_function = NULL;
+    sim.in_host_function = false;
+    return sim.host_function_us;
 }
 
 static void slot_end(int index, double now) {
@@ -313,6 +327,10 @@ static void slot_end(int index, double now) {
         }
     }
     free(slot);
+    if (op->host_function != NULL) {
+        slot_start(op, now + run_host_function(op));
+        return;
+    }
     if (op->kind != OP_KERNEL || op->blocks_left == 0)
         engine_done(op, now);
     if (sim.sticky == cudaSuccess)
@@ -324,6 +342,8 @@ bool stream_done(const struct CUstream_st *stream, uint64_t seq) {
 }
 
 static double ended_at(const struct CUstream_st *stream, uint64_t seq) {
+    if (stream->ring == NULL)
+        return stream->done_at;
     return seq == 0 || seq + RING <= stream->done_seq ? 0.0 : stream->ring[seq % RING];
 }
 
@@ -331,7 +351,7 @@ static double ended_at(const struct CUstream_st *stream, uint64_t seq) {
 static double head_ready(struct CUstream_st *stream, struct op *op) {
     if (op->ready >= 0.0)
         return op->ready;
-    double ready = fmax(op->arrive, ended_at(stream, stream->done_seq));
+    double ready = fmax(op->arrive, stream->done_at);
     if (op->kind == OP_WAIT) {
         if (!stream_done(op->wait_stream, op->wait_seq))
             return INFINITY;
@@ -414,6 +434,8 @@ void sticky_error(cudaError_t error) {
     sim.sticky = error;
     for (int i = 0; i < sim.streams; i++) {
         struct CUstream_st *stream = sim.stream[i];
+        if (stream->head == NULL)
+            continue;
         for (struct op *op = stream->head, *next; op != NULL; op = next) {
             next = op->next;
             op_free(op);
@@ -421,7 +443,7 @@ void sticky_error(cudaError_t error) {
         stream->head = stream->tail = NULL;
         stream->busy = false;
         stream->done_seq = stream->last_seq;
-        stream->ring[stream->done_seq % RING] = sim.gpu;
+        stream->ring[stream->done_seq % RING] = stream->done_at = sim.gpu;
     }
     for (int i = 0; i < sim.devices; i++)
         sim.device[i].dispatch_count = 0;
@@ -536,10 +558,11 @@ cudaError_t submit(struct CUstream_st *stream, struct op *op) {
     return cudaSuccess;
 }
 
-struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority) {
+struct CUstream_st *stream_new(struct device *device, bool blocking, int priority) {
     struct CUstream_st *stream = calloc(1, sizeof *stream);
     stream->device = device;
-    stream->flags = flags;
+    stream->ring = calloc(RING, sizeof *stream->ring);
+    stream->blocking = blocking;
     stream->priority = priority;
     stream->alive = true;
     stream->last_engine = ENGINE_UNUSED;

@@ -31,6 +31,7 @@ static struct CUgraphExec_st *execs;
 struct capture {
     struct CUgraph_st *graph;
     struct CUstream_st *origin;
+    enum cudaStreamCaptureMode mode;
     bool invalid, ended;
     struct capture *next;
 };
@@ -65,10 +66,14 @@ bool capture_ended(const struct CUevent_st *event) {
     return event->capture != NULL && event->capture->ended;
 }
 
-bool any_capture(void) {
-    for (struct capture *c = captures; c != NULL; c = c->next)
-        if (!c->ended)
+bool any_capture(enum capture_kind kind) {
+    for (int i = 0; i < sim.streams; i++) {
+        const struct CUstream_st *stream = sim.stream[i];
+        if (capturing(stream) &&
+            (kind == ANY || (kind == BLOCKING ? stream->blocking
+                                              : stream->capture->mode != cudaStreamCaptureModeRelaxed)))
             return true;
+    }
     return false;
 }
 
@@ -156,6 +161,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     c->graph = calloc(1, sizeof *c->graph);
     c->graph->users = 1;
     c->origin = stream;
+    c->mode = mode;
     c->next = captures;
     captures = c;
     stream->capture = c;

@@ -172,7 +172,7 @@ static bool is_base(const void *pointer, bool of_device) {
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
-    ENTER(param.malloc_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.malloc_us, NEEDS_CONTEXT | UNSAFE);
     return allocate(pointer, bytes, current_device());
 }
 
@@ -183,12 +183,12 @@ cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t handle) {
 }
 
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
-    ENTER(param.host_alloc_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.host_alloc_us, NEEDS_CONTEXT | UNSAFE);
     return allocate(pointer, bytes, NULL);
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-    ENTER(param.host_alloc_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.host_alloc_us, NEEDS_CONTEXT | UNSAFE);
     return flags > 7 ? fail(cudaErrorInvalidValue) : allocate(pointer, bytes, NULL);
 }
 
@@ -208,12 +208,12 @@ static cudaError_t free_checked(void *pointer, bool of_device) {
 }
 
 cudaError_t cudaFree(void *pointer) {
-    ENTER(param.query_device_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.query_device_us, NEEDS_CONTEXT | UNSAFE);
     return free_checked(pointer, true);
 }
 
 cudaError_t cudaFreeHost(void *pointer) {
-    ENTER(param.query_device_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.query_device_us, NEEDS_CONTEXT | UNSAFE);
     return free_checked(pointer, false);
 }
 

@@ -119,13 +119,13 @@ struct op {
 struct CUstream_st {
     struct device *device;
     int index, number;           // among all streams; as shown to the user
-    unsigned flags;
     int priority;
     bool blocking;               // ordered with the legacy default stream
     bool alive, busy;
     struct op *head, *tail;
     uint64_t last_seq, done_seq;
-    double ring[RING];           // when the op of that number (modulo RING) ended
+    double done_at;              // when it last ended an op
+    double *ring;                // when the op of that number (modulo RING) ended
     enum engine last_engine;     // what the last kernel or copy ran on, and when it ended
     double last_end;
     bool drained;                // no work since the last record
@@ -174,15 +174,17 @@ extern struct sim {
     const void *last_launched;   // the kernel
     int warm_calls;              // calls that submitted work since the last long wait
     bool in_kernel, in_host_function, per_thread_default, eager, launch_blocking;
+    double host_function_us;     // that the host function has taken so far
     unsigned freed;              // counts what may have made room for a waiting op
     struct site site;
-    char argument[64];           // the first argument of the call at `site`
+    char argument[64];           // the arguments of the call at `site`, as many as fit
     struct order host;
     uint64_t serial;
 } sim;
 
 // calls.c
-enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8 };
+// UNSAFE: not in a capture either, unless that is a relaxed one.
+enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8, UNSAFE = 16 };
 cudaError_t enter(const char *call, double cost_us, int needs);
 cudaError_t fail(cudaError_t error);  // sets the last error and returns it
 cudaError_t outcome(void);            // of a wait: what broke the context, if anything
@@ -242,7 +244,8 @@ void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
 void device_wait_idle(struct device *device, enum wait_how how);
 void host_busy(double us);
 bool stream_done(const struct CUstream_st *stream, uint64_t seq);
-struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority);
+struct CUstream_st *stream_new(struct device *device, bool blocking, int priority);
+void stream_drained(struct CUstream_st *stream);
 void engine_float(struct op *op);           // a graph's node: starts when ready, in no stream
 void engine_done(struct op *op, double now);
 void sticky_error(cudaError_t error);       // a kernel broke the context: nothing runs any more
@@ -314,7 +317,8 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
 // graph.c
 bool capturing(const struct CUstream_st *stream);
 bool capture_ended(const struct CUevent_st *event);  // recorded in one that is over
-bool any_capture(void);
+enum capture_kind { ANY, STRICT, BLOCKING };  // not relaxed; of a blocking stream
+bool any_capture(enum capture_kind kind);
 cudaError_t capture_add(struct CUstream_st *stream, struct op *op);
 cudaError_t capture_forbids(struct CUstream_st *stream);
 void capture_record(struct CUstream_st *stream, struct CUevent_st *event);
@@ -328,6 +332,7 @@ struct op *graph_parent(const struct op *node);
 void trace_open(const char *path);
 void trace_call(const char *name);
 void trace_failed(void);
+void trace_answer(cudaError_t answer);
 void trace_close(void);              // the call before ended where the clock stands
 void trace_stream(const struct CUstream_st *stream);
 void trace_event(struct CUevent_st *event, bool records_it);
