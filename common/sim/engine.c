@@ -524,7 +524,7 @@ static cudaError_t append(struct CUstream_st *stream, struct op *op) {
     return cudaSuccess;
 }
 
-// What `stream` is given from now on waits for op number `seq` of `on`.
+// What `stream` is given from now on waits for op number `seq` of `on`; order.c is not told.
 void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq) {
     if (on == stream || stream_done(on, seq))
         return;
@@ -532,14 +532,6 @@ void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t se
     wait->wait_stream = on;
     wait->wait_seq = seq;
     append(stream, wait);
-}
-
-// ... and for all that its device has been given. An accident, on which no program may count:
-// order.c is not told.
-void append_barrier(struct CUstream_st *stream) {
-    for (int i = 0; i < sim.streams; i++)
-        if (sim.stream[i]->device == stream->device)
-            append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
 }
 
 // Queues an op. The legacy default stream waits for all blocking streams of its device and

@@ -31,8 +31,7 @@ static struct CUgraphExec_st *execs;
 struct capture {
     struct CUgraph_st *graph;
     struct CUstream_st *origin;
-    enum cudaStreamCaptureMode mode;
-    bool invalid, ended;
+    bool invalid, ended, relaxed;
     struct capture *next;
 };
 
@@ -68,10 +67,9 @@ bool capture_ended(const struct CUevent_st *event) {
 
 bool any_capture(enum capture_kind kind) {
     for (int i = 0; i < sim.streams; i++) {
-        const struct CUstream_st *stream = sim.stream[i];
-        if (capturing(stream) &&
-            (kind == ANY || (kind == BLOCKING ? stream->blocking
-                                              : stream->capture->mode != cudaStreamCaptureModeRelaxed)))
+        const struct capture *c = sim.stream[i]->capture;
+        if (c != NULL && (kind == ANY || (kind == STRICT && !c->relaxed) ||
+                          (kind == BLOCKING && sim.stream[i]->blocking)))
             return true;
     }
     return false;
@@ -161,7 +159,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     c->graph = calloc(1, sizeof *c->graph);
     c->graph->users = 1;
     c->origin = stream;
-    c->mode = mode;
+    c->relaxed = mode == cudaStreamCaptureModeRelaxed;
     c->next = captures;
     captures = c;
     stream->capture = c;

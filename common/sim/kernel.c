@@ -166,9 +166,9 @@ void __nanosleep(unsigned ns) {
 }
 
 // ---- Blocks whose threads meet at __syncthreads
-// Each thread becomes a fiber that runs until the next barrier; in the first block that a kernel
-// ever runs, too, since that shows whether it has barriers. One that has them in later blocks
-// only begins again, in fibers.
+// Each thread becomes a fiber that runs until the next barrier. So do those of the first block
+// that a kernel ever runs, which shows whether it has barriers; if only later blocks have, its
+// body begins again, in fibers.
 static sigjmp_buf escape;
 enum { ESCAPE_FAULT = 1, ESCAPE_BARRIER };
 
@@ -210,17 +210,16 @@ static void fiber_make(int i) {
     fiber->done = false;
 }
 
-// Room on either side of the stacks keeps allocations from passing for a thread's own variables.
-// It is closed but for what lies below the first stack: threads without barriers, which end one
-// by one, may need more than theirs.
+// With room on either side, lest an allocation pass for a thread's own variables. Below, it is
+// of use: threads without barriers, which end one by one, may need more than their own stacks.
 static void fibers_new(void) {
     size_t stacks = (size_t)FIBERS_MAX * FIBER_STACK;
-    fibers = calloc(FIBERS_MAX, sizeof *fibers);
     char *room = mmap(NULL, stacks + 2 * NEAR, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED ||
         mprotect(room + PAGE, NEAR - PAGE + stacks, PROT_READ | PROT_WRITE) != 0)
         die("no memory for the stacks of a block's threads");
+    fibers = calloc(FIBERS_MAX, sizeof *fibers);
     fiber_stacks = room + NEAR;
 }
 
@@ -342,8 +341,8 @@ static void run_body(struct op *op, bool watched) {
         op->kernel->static_shared = body.static_shared;
 }
 
-// Pageable host memory is out of a device's reach, and another device's memory unless peer access
-// is enabled. (NULL or a stale pointer faults when used.)
+// Out of a device's reach are pageable host memory and, without peer access, another device's
+// memory. (NULL or a stale pointer faults when used.)
 static bool reachable(const struct op *op) {
     for (int i = 0; i < op->launch->pointers; i++) {
         const void *pointer = op->launch->pointer[i];
@@ -352,12 +351,11 @@ static bool reachable(const struct op *op) {
         if (peers ? op->device->peers >> a->device->id & 1
                   : pointer == NULL || a != NULL || !host_can_read(pointer))
             continue;
+        const char *what = peers ? "another device's memory" : "pageable host memory";
         fprintf(stderr,
-                "sim: %s (%s:%d): its pointer argument number %d is %s, which the device cannot "
-                "reach\n",
-                op->name, op->site.file, op->site.line, i + 1,
-                peers ? "another device's memory (cudaDeviceEnablePeerAccess)"
-                      : "pageable host memory");
+                "sim: %s (%s:%d): its pointer argument number %d is %s, "
+                "which the device cannot reach\n",
+                op->name, op->site.file, op->site.line, i + 1, what);
         return false;
     }
     return true;

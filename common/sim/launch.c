@@ -41,20 +41,21 @@ struct sim_launch *launch_copy(const struct sim_launch *launch) {
 static cudaError_t launch_error(const struct sim_launch *launch, const struct kernel *kernel) {
     dim3 grid = launch->grid, block = launch->block;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    size_t most_kib = (size_t)(kernel->opted_in < 0 ? param.shared_per_block_kib
-                                                    : param.shared_optin_kib);
+    bool opted_in = kernel->opted_in >= 0;
+    double most_kib = opted_in ? param.shared_optin_kib : param.shared_per_block_kib;
     if (threads == 0 || (uint64_t)grid.x * grid.y * grid.z == 0)
         return cudaErrorInvalidConfiguration;
     if (threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64 ||
         grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 ||
-        launch->shared + kernel->static_shared > most_kib << 10 ||
-        (kernel->opted_in >= 0 && launch->shared > (size_t)kernel->opted_in))
+        launch->shared + kernel->static_shared > (size_t)most_kib << 10 ||
+        (opted_in && launch->shared > (size_t)kernel->opted_in))
         return cudaErrorInvalidValue;  // as recorded for 2,048 threads
     return cudaSuccess;
 }
 
 // Lazy loading: a kernel's code is loaded at its first launch. The call returns, but the kernel
-// runs only when all that its device had been given before is done.
+// runs only when all that its device had been given before is done: an accident, on which no
+// program may count.
 static void load(struct kernel *kernel, struct CUstream_st *stream, bool captured) {
     if (kernel->loaded[stream->device->id])
         return;
@@ -62,8 +63,9 @@ static void load(struct kernel *kernel, struct CUstream_st *stream, bool capture
     if (sim.eager)
         return;
     host_busy(param.first_launch_us);
-    if (!captured)
-        append_barrier(stream);
+    for (int i = 0; i < sim.streams && !captured; i++)
+        if (sim.stream[i]->device == stream->device)
+            append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
 }
 
 cudaError_t sim_launch(const struct sim_launch *launch) {

@@ -331,8 +331,9 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
     return copy(to, from, bytes, kind, stream, true);
 }
 
-static cudaError_t copy_peer(void *to, int to_device, const void *from, int from_device,
-                             size_t bytes, cudaStream_t handle) {
+static cudaError_t copy_peer(const char *call, void *to, int to_device, const void *from,
+                             int from_device, size_t bytes, cudaStream_t handle) {
+    ENTER_AS(call, param.copy_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (no_device(to_device) || no_device(from_device))
         return fail(cudaErrorInvalidDevice);
@@ -340,20 +341,20 @@ static cudaError_t copy_peer(void *to, int to_device, const void *from, int from
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
-                                size_t bytes, cudaStream_t handle) {
-    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
-    return copy_peer(to, to_device, from, from_device, bytes, handle);
+                                size_t bytes, cudaStream_t stream) {
+    return copy_peer(__func__, to, to_device, from, from_device, bytes, stream);
 }
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
                            size_t bytes) {
-    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
-    return copy_peer(to, to_device, from, from_device, bytes, 0);
+    return copy_peer(__func__, to, to_device, from, from_device, bytes, 0);
 }
 
 // The host waits for the memset of pinned memory, unless the call is the asynchronous one.
-static cudaError_t set(void *to, int value, size_t bytes, cudaStream_t handle, bool wait) {
+static cudaError_t set(const char *call, void *to, int value, size_t bytes,
+                       cudaStream_t handle, bool wait) {
     struct device *device;
+    ENTER_AS(call, param.memset_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (bytes == 0)
         return cudaSuccess;
@@ -369,13 +370,11 @@ static cudaError_t set(void *to, int value, size_t bytes, cudaStream_t handle, b
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-    ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
-    return set(to, value, bytes, stream, false);
+    return set(__func__, to, value, bytes, stream, false);
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-    ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
-    return set(to, value, bytes, 0, true);
+    return set(__func__, to, value, bytes, 0, true);
 }
 
 // Whether memory has been freed since the op was queued.

@@ -220,7 +220,7 @@ void event_recorded(struct CUevent_st *event, const struct op *op, double now);
 struct kernel {
     const void *function;
     bool loaded[DEVICES_MAX];
-    int opted_in;          // to so much dynamic shared memory; -1: it has not
+    int opted_in;          // to so many bytes of dynamic shared memory; -1: to none
     size_t static_shared;  // its __shared__ variables, known once it has run
     bool known;            // it has run, so that one knows whether ...
     bool barriers;         // ... it calls __syncthreads
@@ -238,7 +238,6 @@ struct op *op_new(enum op_kind kind, const char *name);
 void op_free(struct op *op);
 cudaError_t submit(struct CUstream_st *stream, struct op *op);
 void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq);
-void append_barrier(struct CUstream_st *stream);
 void gpu_advance(double until);
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
 void device_wait_idle(struct device *device, enum wait_how how);
@@ -258,7 +257,7 @@ void kernel_effects(struct op *op);  // at the end: its writes become visible
 void install_signal_handlers(void);
 
 // watch.c
-enum { PAGE = 4096, NEAR = 8 << 20 };  // NEAR: what is so near the stack's top is a thread's own
+enum { PAGE = 4096, NEAR = 8 << 20 };  // so near its stack's top, memory is a thread's own
 struct range {
     char *begin, *end;
 };
