@@ -504,13 +504,13 @@ void device_wait_idle(struct device *device, enum wait_how how) {
     allocations_close();
 }
 
-static cudaError_t append(struct CUstream_st *stream, struct op *op) {
+static bool append(struct CUstream_st *stream, struct op *op) {
     // A full queue holds the host up until there is room.
     if (stream->last_seq - stream->done_seq >= (uint64_t)param.queue_depth)
         host_wait(stream, stream->last_seq + 1 - (uint64_t)param.queue_depth, WAIT_SPIN);
     if (sim.sticky != cudaSuccess) {  // what it waited for has broken the context
         op_free(op);
-        return outcome();
+        return false;
     }
     op->stream = stream;
     op->device = stream->device;
@@ -521,7 +521,7 @@ static cudaError_t append(struct CUstream_st *stream, struct op *op) {
     else
         stream->head = op;
     stream->tail = op;
-    return cudaSuccess;
+    return true;
 }
 
 // What `stream` is given from now on waits for op number `seq` of `on`; order.c is not told.
@@ -544,7 +544,8 @@ cudaError_t submit(struct CUstream_st *stream, struct op *op) {
                 append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
     } else if (stream->blocking)
         append_wait(stream, device->legacy, device->legacy->last_seq);
-    RETURN_ERROR(append(stream, op));
+    if (!append(stream, op))
+        return outcome();
     order_submit(op);
     gpu_advance(sim.now);
     return cudaSuccess;
