@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 __device__ int counter;
-__global__ void Store(int *p, int value) {
-    *p = value;
-}
+__global__ void Store(int *p, int value) { *p = value; }
 __global__ void WaitStore(int *p, int value, long long cycles) {
     long long start = clock64();
     while (clock64() - start < cycles)
@@ -296,6 +294,13 @@ static void traced(void) {
     sim_region(NULL);
 }
 
+// That loading Static held it back is no edge.
+static void lazy_edge(void) {
+    WaitStore<<<1, 1, 0, a>>>(d, 1, cycles(1000));
+    Static<<<1, 32, 0, b>>>(d);
+    CHECK(cudaDeviceSynchronize());
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -318,6 +323,7 @@ static const struct {
     {"reset", reset},
     {"many_streams", many_streams},
     {"traced", traced},
+    {"lazy_edge", lazy_edge},
 };
 
 int main(int, char **argv) {

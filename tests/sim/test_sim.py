@@ -230,6 +230,10 @@ class Corners(unittest.TestCase):
         self.assertEqual(self.seen("launch_blocking", CUDA_LAUNCH_BLOCKING="1")[1],
                          "cudaErrorIllegalAddress")
 
+    def test_lazy_loading_orders_nothing(self):
+        self.assertRegex(run("corners", "lazy_edge")[2],
+                         r"unordered access: Static \(stream 2, .* writes what WaitStore \(stream 1,")
+
     @unittest.skipIf(SANITIZED, "sanitizers keep what is freed")
     def test_destroyed_streams_take_no_memory(self):
         self.assertEqual(self.seen("many_streams"), ["small", "1"])
