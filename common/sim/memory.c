@@ -254,12 +254,6 @@ static enum place place_of(const void *pointer, size_t bytes, struct device **de
     return a->device != NULL ? DEVICE : PINNED;
 }
 
-static cudaError_t wait_for(struct CUstream_st *stream) {
-    host_wait(stream, stream->last_seq, WAIT_SPIN);
-    order_join(&sim.host, &stream->order);
-    return outcome();
-}
-
 // All copies: checks, the engine and its speed, and how long the host is held up.
 static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                         struct CUstream_st *stream, bool wait) {
@@ -315,7 +309,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     cudaError_t error = enqueue(stream, op);
     if (error != cudaSuccess || !wait || (to_gpu && from_gpu))
         return error;
-    return wait_for(stream);
+    return stream_wait(stream, WAIT_SPIN);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
@@ -351,8 +345,8 @@ cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_d
 }
 
 // The host waits for the memset of pinned memory, unless the call is the asynchronous one.
-static cudaError_t set(const char *call, void *to, int value, size_t bytes,
-                       cudaStream_t handle, bool wait) {
+static cudaError_t set(const char *call, void *to, int value, size_t bytes, cudaStream_t handle,
+                       bool wait) {
     struct device *device;
     ENTER_AS(call, param.memset_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
@@ -366,7 +360,7 @@ static cudaError_t set(const char *call, void *to, int value, size_t bytes,
     op->value = value;
     op->bytes = bytes;
     RETURN_ERROR(enqueue(stream, op));
-    return wait && place == PINNED ? wait_for(stream) : cudaSuccess;
+    return wait && place == PINNED ? stream_wait(stream, WAIT_SPIN) : cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {

@@ -213,6 +213,7 @@ enum wait_how device_wait_how(const struct device *device);
 // stream.c
 struct CUstream_st *known_stream(cudaStream_t handle);  // NULL: it is none
 cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream);
+cudaError_t stream_wait(struct CUstream_st *stream, enum wait_how how);
 cudaError_t enqueue(struct CUstream_st *stream, struct op *op);  // or capture it
 void event_recorded(struct CUevent_st *event, const struct op *op, double now);
 

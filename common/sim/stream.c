@@ -71,14 +71,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     return cudaSuccess;
 }
 
+cudaError_t stream_wait(struct CUstream_st *stream, enum wait_how how) {
+    host_wait(stream, stream->last_seq, how);
+    order_join(&sim.host, &stream->order);
+    return outcome();
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     ENTER(param.sync_us, NEEDS_CONTEXT);
     FIND(handle, stream);
     if (capturing(stream) || (stream == stream->device->legacy && any_capture(BLOCKING)))
         return capture_forbids(stream);
-    host_wait(stream, stream->last_seq, device_wait_how(stream->device));
-    order_join(&sim.host, &stream->order);
-    return outcome();
+    return stream_wait(stream, device_wait_how(stream->device));
 }
 
 // An answer, not kept as the last error.
