@@ -134,6 +134,7 @@ __attribute__((constructor)) static void start(void) {
         trace_open(trace);
     first_thread = &this_thread;
     install_signal_handlers();
+    fibers_make();
 }
 
 void sim_site(const char *file, int line, const char *argument) {

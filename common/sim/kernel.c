@@ -210,9 +210,10 @@ static void fiber_make(int i) {
     fiber->done = false;
 }
 
-// With room on either side, lest an allocation pass for a thread's own variables. Below, it is
-// of use: threads without barriers, which end one by one, may need more than their own stacks.
-static void fibers_new(void) {
+// Made at the start, so as not to lie where something has been freed, and with room on either
+// side, lest an allocation pass for a thread's own variables. Below, the room is of use: threads
+// without barriers, which end one by one, may need more than their own stacks.
+void fibers_make(void) {
     size_t stacks = (size_t)FIBERS_MAX * FIBER_STACK;
     char *room = mmap(NULL, stacks + 2 * NEAR, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -225,8 +226,6 @@ static void fibers_new(void) {
 
 static void block_in_fibers(void) {
     int count = (int)(blockDim.x * blockDim.y * blockDim.z), left = count;
-    if (fibers == NULL)
-        fibers_new();
     for (int i = 0; i < count; i++)
         fiber_make(i);
     int64_t barrier = 0;

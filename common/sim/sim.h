@@ -256,6 +256,7 @@ int64_t kernel_clock(const void *place);
 void kernel_begin(struct op *op);    // at the start: how long will a block take?
 void kernel_effects(struct op *op);  // at the end: its writes become visible
 void install_signal_handlers(void);
+void fibers_make(void);
 
 // watch.c
 enum { PAGE = 4096, NEAR = 8 << 20 };  // so near its stack's top, memory is a thread's own
