@@ -211,7 +211,7 @@ static void fiber_make(int i) {
 }
 
 // Made at the start, so as not to lie where something has been freed, and with room on either
-// side, lest an allocation pass for a thread's own variables. Below, the room is of use: threads
+// side, lest an allocation pass for a thread's own variables. The room below is of use: threads
 // without barriers, which end one by one, may need more than their own stacks.
 void fibers_make(void) {
     size_t stacks = (size_t)FIBERS_MAX * FIBER_STACK;
