@@ -24,7 +24,6 @@ SKIPPED, CUDA_ERROR = 77, 3
 
 # How a message words a call: as the program writes it, or by what holds its answer.
 WORDS = {"cudaLaunchKernel": "kernel launch", "cudaGetLastError": "kernel launch",
-         "cudaMemsetAsync": "cudaMemset", "cudaHostAlloc": "cudaMallocHost",
          "06 cudaEventQuery": r"in poll\(\): answer", "07 cudaEventQuery": r"in behind_gate_us\(\): gate"}
 
 # Calls whose failure a lab reads instead of ending, and why: (lab; call) where it goes on to its

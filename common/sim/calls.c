@@ -134,6 +134,7 @@ __attribute__((constructor)) static void start(void) {
         trace_open(trace);
     first_thread = &this_thread;
     install_signal_handlers();
+    fibers_make();
 }
 
 void sim_site(const char *file, int line, const char *argument) {
@@ -155,7 +156,7 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
     if (sim.in_kernel)
         die("%s was called inside a kernel", call);
     if (sim.in_host_function)
-        return fail(cudaErrorNotPermitted);
+        return cudaErrorNotPermitted;  // the last error is the calling thread's own
     trace_call(call);
     if (needs & NEEDS_CONTEXT && sim.devices > 0 && sim.sticky == cudaSuccess)
         create_context(current_device());
@@ -173,7 +174,7 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
         return fail(cudaErrorNoDevice);
     if (sim.sticky != cudaSuccess && !(needs & IGNORES_STICKY))
         return fail(sim.sticky);
-    if (needs & NOT_IN_CAPTURE && any_capture())
+    if ((needs & NOT_IN_CAPTURE && any_capture(ANY)) || (needs & UNSAFE && any_capture(STRICT)))
         return capture_forbids(NULL);
     return cudaSuccess;
 }
@@ -187,6 +188,7 @@ cudaError_t cudaGetLastError(void) {
     cudaError_t error = enter(__func__, param.last_error_us, IGNORES_STICKY);
     if (error == cudaSuccess)
         error = sim.last_error;
-    sim.last_error = sim.sticky;  // a sticky error stays
+    if (!sim.in_host_function)
+        sim.last_error = sim.sticky;  // a sticky error stays
     return error;
 }

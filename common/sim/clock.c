@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include "sim.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -20,6 +19,10 @@ static bool over;
 __attribute__((destructor)) static void stop(void) { over = true; }
 
 static void pass(double wall_us, double cpu_us) {
+    if (sim.in_host_function) {  // on a thread of the runtime's own
+        sim.host_function_us += wall_us;
+        return;
+    }
     trace_close();
     sim.now += wall_us;
     sim.cpu += cpu_us;
@@ -39,7 +42,8 @@ int clock_gettime(clockid_t id, struct timespec *t) {
     } else {
         pass(param.clock_read_us, param.clock_read_us);
         bool real = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE || id == CLOCK_TAI;
-        set(t, sim.in_host_function ? sim.gpu : sim.now, real ? realtime_base : monotonic_base);
+        double us = sim.in_host_function ? sim.gpu + sim.host_function_us : sim.now;
+        set(t, us, real ? realtime_base : monotonic_base);
     }
     return 0;
 }
@@ -85,7 +89,7 @@ int getrusage(__rusage_who_t who, struct rusage *usage) {
 
 static int sleep_us(double us) {
     pass(us + param.sleep_extra_us, param.yield_us);
-    if (us >= param.cold_wait_us)
+    if (us >= param.cold_wait_us && !sim.in_host_function)
         sim.warm_calls = 0;
     return 0;
 }

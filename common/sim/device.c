@@ -6,9 +6,10 @@
 #include <string.h>
 
 void devices_make(const char *how_many) {
-    sim.devices = how_many != NULL ? atoi(how_many) : 1;
-    if (sim.devices < 0 || sim.devices > DEVICES_MAX)
-        die("SIM_DEVICES=%s: 0 to %d", how_many, DEVICES_MAX);
+    char *end = "";
+    sim.devices = how_many != NULL ? (int)strtol(how_many, &end, 10) : 1;
+    if (end == how_many || *end != '\0' || sim.devices < 0 || sim.devices > DEVICES_MAX)
+        die("SIM_DEVICES=%s: not a number from 0 to %d", how_many, DEVICES_MAX);
     for (int i = 0; i < sim.devices; i++) {
         sim.device[i].id = i;
         for (int k = 0; k < (int)param.sms; k++)
@@ -27,12 +28,11 @@ void create_context(struct device *device) {
         return;
     device->has_context = true;
     host_busy(param.context_us);
-    device->legacy = stream_new(device, 0, 0);
-    device->per_thread = stream_new(device, 0, 0);
-    device->per_thread->blocking = true;
+    device->legacy = stream_new(device, false, 0);
+    device->per_thread = stream_new(device, true, 0);
 }
 
-static bool no_device(int device) { return device < 0 || device >= sim.devices; }
+bool no_device(int device) { return device < 0 || device >= sim.devices; }
 
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = 0;
@@ -176,25 +176,6 @@ enum wait_how device_wait_how(const struct device *device) {
     return device->flags & cudaDeviceScheduleBlockingSync ? WAIT_BLOCK : WAIT_SPIN;
 }
 
-// One wait, however many streams: until the stream that ends last.
-void device_wait_idle(struct device *device, enum wait_how how) {
-    double begin = sim.now, cpu = sim.cpu, now = sim.now, cpu_used = 0.0;
-    for (int i = 0; i < sim.streams; i++) {
-        struct CUstream_st *stream = sim.stream[i];
-        if (stream->device != device)
-            continue;
-        sim.now = begin, sim.cpu = cpu;
-        host_wait(stream, stream->last_seq, how);
-        order_join(&sim.host, &stream->order);
-        if (sim.now > now) {
-            now = sim.now;
-            cpu_used = sim.cpu - cpu;
-        }
-    }
-    sim.now = now;
-    sim.cpu = cpu + cpu_used;
-}
-
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER(param.sync_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
     device_wait_idle(current_device(), device_wait_how(current_device()));
@@ -208,8 +189,13 @@ cudaError_t cudaDeviceReset(void) {
         return cudaSuccess;
     device_wait_idle(device, WAIT_SPIN);
     device->has_context = false;  // the next call that needs one creates it again
+    device->flags = device->peers = 0;
+    allocations_release(device);
+    kernels_unload(device);
     for (int i = 0; i < sim.streams; i++)
-        if (sim.stream[i]->device == device)
+        if (sim.stream[i]->device == device) {
             sim.stream[i]->alive = sim.stream[i]->blocking = false;
+            stream_drained(sim.stream[i]);
+        }
     return outcome();
 }

@@ -246,11 +246,6 @@ static void take_effect(struct op *op, double now) {
     case OP_FREE:
         allocation_release(op->to);
         break;
-    case OP_HOST:
-        sim.in_host_function = true;
-        op->host_function(op->user);
-        sim.in_host_function = false;
-        break;
     case OP_RECORD:
         event_recorded(op->event, op, now);
         break;
@@ -283,12 +278,31 @@ void engine_done(struct op *op, double now) {
     if (op->kind != OP_WAIT)
         stream->drained = !work;
     stream->done_seq = op->seq;
-    stream->ring[op->seq % RING] = now;
+    stream->ring[op->seq % RING] = stream->done_at = now;
     stream->head = op->next;
     if (stream->head == NULL)
         stream->tail = NULL;
     stream->busy = false;
+    stream_drained(stream);
     op_free(op);
+}
+
+// Of a destroyed stream it is enough to know when it had done everything.
+void stream_drained(struct CUstream_st *stream) {
+    if (stream->alive || stream->head != NULL)
+        return;
+    free(stream->ring);
+    stream->ring = NULL;
+}
+
+// Runs a host function; how long it took: what it slept, or claimed with sim_host_work.
+static double run_host_function(struct op *op) {
+    sim.in_host_function = true;
+    sim.host_function_us = 0.0;
+    op->host_function(op->user);
+    op->host_function = NULL;
+    sim.in_host_function = false;
+    return sim.host_function_us;
 }
 
 static void slot_end(int index, double now) {
@@ -313,6 +327,10 @@ static void slot_end(int index, double now) {
         }
     }
     free(slot);
+    if (op->host_function != NULL) {
+        slot_start(op, now + run_host_function(op));
+        return;
+    }
     if (op->kind != OP_KERNEL || op->blocks_left == 0)
         engine_done(op, now);
     if (sim.sticky == cudaSuccess)
@@ -324,6 +342,8 @@ bool stream_done(const struct CUstream_st *stream, uint64_t seq) {
 }
 
 static double ended_at(const struct CUstream_st *stream, uint64_t seq) {
+    if (stream->ring == NULL)
+        return stream->done_at;
     return seq == 0 || seq + RING <= stream->done_seq ? 0.0 : stream->ring[seq % RING];
 }
 
@@ -331,7 +351,7 @@ static double ended_at(const struct CUstream_st *stream, uint64_t seq) {
 static double head_ready(struct CUstream_st *stream, struct op *op) {
     if (op->ready >= 0.0)
         return op->ready;
-    double ready = fmax(op->arrive, ended_at(stream, stream->done_seq));
+    double ready = fmax(op->arrive, stream->done_at);
     if (op->kind == OP_WAIT) {
         if (!stream_done(op->wait_stream, op->wait_seq))
             return INFINITY;
@@ -414,6 +434,8 @@ void sticky_error(cudaError_t error) {
     sim.sticky = error;
     for (int i = 0; i < sim.streams; i++) {
         struct CUstream_st *stream = sim.stream[i];
+        if (stream->head == NULL)
+            continue;
         for (struct op *op = stream->head, *next; op != NULL; op = next) {
             next = op->next;
             op_free(op);
@@ -421,7 +443,7 @@ void sticky_error(cudaError_t error) {
         stream->head = stream->tail = NULL;
         stream->busy = false;
         stream->done_seq = stream->last_seq;
-        stream->ring[stream->done_seq % RING] = sim.gpu;
+        stream->ring[stream->done_seq % RING] = stream->done_at = sim.gpu;
     }
     for (int i = 0; i < sim.devices; i++)
         sim.device[i].dispatch_count = 0;
@@ -435,18 +457,18 @@ void host_busy(double us) {
     sim.cpu += us;
 }
 
-// Holds the host until the stream has done its op number `seq`.
-void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
-    if (stream_done(stream, seq)) {
-        allocations_close();
-        return;
-    }
-    double start = sim.now;
+// Works the devices out until the stream has done its op number `seq`; when that ended.
+static double run_until(struct CUstream_st *stream, uint64_t seq) {
     while (!stream_done(stream, seq))
         if (!gpu_step(INFINITY))
             die("the host waits for stream %d, and nothing is left that could end",
                 stream->number);
-    double slept = fmax(0.0, ended_at(stream, seq) + param.notify_us - start);
+    return ended_at(stream, seq);
+}
+
+// The host learns that what it waited for ended at `end`.
+static void host_wakes(double end, enum wait_how how) {
+    double start = sim.now, slept = fmax(0.0, end + param.notify_us - start);
     if (slept >= param.cold_wait_us)
         sim.warm_calls = 0;
     if (how == WAIT_SPIN) {
@@ -458,13 +480,38 @@ void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
     }
     sim.now = start + slept;
     gpu_advance(sim.now);
+}
+
+// Holds the host until the stream has done its op number `seq`.
+void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how) {
+    if (!stream_done(stream, seq))
+        host_wakes(run_until(stream, seq), how);
     allocations_close();
 }
 
-static void append(struct CUstream_st *stream, struct op *op) {
+// One wait, however many streams: until the stream that ends last.
+void device_wait_idle(struct device *device, enum wait_how how) {
+    double begin = sim.gpu, last = begin;
+    for (int i = 0; i < sim.streams; i++) {
+        struct CUstream_st *stream = sim.stream[i];
+        if (stream->device != device)
+            continue;
+        last = fmax(last, run_until(stream, stream->last_seq));
+        order_join(&sim.host, &stream->order);
+    }
+    if (last > begin)
+        host_wakes(last, how);
+    allocations_close();
+}
+
+static bool append(struct CUstream_st *stream, struct op *op) {
     // A full queue holds the host up until there is room.
     if (stream->last_seq - stream->done_seq >= (uint64_t)param.queue_depth)
         host_wait(stream, stream->last_seq + 1 - (uint64_t)param.queue_depth, WAIT_SPIN);
+    if (sim.sticky != cudaSuccess) {  // what it waited for has broken the context
+        op_free(op);
+        return false;
+    }
     op->stream = stream;
     op->device = stream->device;
     op->seq = ++stream->last_seq;
@@ -474,36 +521,41 @@ static void append(struct CUstream_st *stream, struct op *op) {
     else
         stream->head = op;
     stream->tail = op;
+    return true;
 }
 
-static void append_wait(struct CUstream_st *stream, struct CUstream_st *on) {
-    if (stream_done(on, on->last_seq))
+// What `stream` is given from now on waits for op number `seq` of `on`; order.c is not told.
+void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq) {
+    if (on == stream || stream_done(on, seq))
         return;
-    struct op *wait = op_new(OP_WAIT, "default stream rule");
+    struct op *wait = op_new(OP_WAIT, "wait");
     wait->wait_stream = on;
-    wait->wait_seq = on->last_seq;
+    wait->wait_seq = seq;
     append(stream, wait);
 }
 
 // Queues an op. The legacy default stream waits for all blocking streams of its device and
 // they for it.
-void submit(struct CUstream_st *stream, struct op *op) {
+cudaError_t submit(struct CUstream_st *stream, struct op *op) {
     struct device *device = stream->device;
     if (stream == device->legacy) {
         for (int i = 0; i < sim.streams; i++)
             if (sim.stream[i]->device == device && sim.stream[i]->blocking)
-                append_wait(stream, sim.stream[i]);
+                append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
     } else if (stream->blocking)
-        append_wait(stream, device->legacy);
-    append(stream, op);
+        append_wait(stream, device->legacy, device->legacy->last_seq);
+    if (!append(stream, op))
+        return outcome();
     order_submit(op);
     gpu_advance(sim.now);
+    return cudaSuccess;
 }
 
-struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority) {
+struct CUstream_st *stream_new(struct device *device, bool blocking, int priority) {
     struct CUstream_st *stream = calloc(1, sizeof *stream);
     stream->device = device;
-    stream->flags = flags;
+    stream->ring = calloc(RING, sizeof *stream->ring);
+    stream->blocking = blocking;
     stream->priority = priority;
     stream->alive = true;
     stream->last_engine = ENGINE_UNUSED;

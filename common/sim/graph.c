@@ -20,6 +20,9 @@ struct CUgraph_st {
 struct CUgraphExec_st {
     struct CUgraph_st *graph;
     struct CUgraphExec_st *next;
+    struct CUstream_st *stream;  // where it was launched last, as that stream's op number `seq`
+    uint64_t seq;
+    struct order order;
 };
 
 // Those that the program has not destroyed: what it leaves at its end is no leak of ours.
@@ -28,7 +31,7 @@ static struct CUgraphExec_st *execs;
 struct capture {
     struct CUgraph_st *graph;
     struct CUstream_st *origin;
-    bool invalid, ended;
+    bool invalid, ended, relaxed;
     struct capture *next;
 };
 
@@ -62,10 +65,13 @@ bool capture_ended(const struct CUevent_st *event) {
     return event->capture != NULL && event->capture->ended;
 }
 
-bool any_capture(void) {
-    for (struct capture *c = captures; c != NULL; c = c->next)
-        if (!c->ended)
+bool any_capture(enum capture_kind kind) {
+    for (int i = 0; i < sim.streams; i++) {
+        const struct capture *c = sim.stream[i]->capture;
+        if (c != NULL && (kind == ANY || (kind == STRICT && !c->relaxed) ||
+                          (kind == BLOCKING && sim.stream[i]->blocking)))
             return true;
+    }
     return false;
 }
 
@@ -153,6 +159,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
     c->graph = calloc(1, sizeof *c->graph);
     c->graph->users = 1;
     c->origin = stream;
+    c->relaxed = mode == cudaStreamCaptureModeRelaxed;
     c->next = captures;
     captures = c;
     stream->capture = c;
@@ -268,6 +275,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
         link = &(*link)->next;
     if (*link != NULL)
         *link = exec->next;
+    free(exec->order.seen);
     free(exec);
     return cudaSuccess;
 }
@@ -294,7 +302,14 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
     op->run->parent = op;
     op->run->left = graph->nodes;
     graph->users++;
-    return enqueue(stream, op);
+    if (exec->stream != NULL)  // it runs once at a time
+        append_wait(stream, exec->stream, exec->seq);
+    order_join(&stream->order, &exec->order);
+    RETURN_ERROR(enqueue(stream, op));
+    exec->stream = stream;
+    exec->seq = stream->last_seq;
+    order_copy(&exec->order, &stream->order);
+    return cudaSuccess;
 }
 
 void graph_run_free(struct graph_run *run) {
@@ -314,11 +329,8 @@ static void start_node(struct graph_run *run, int index, double ready) {
     struct op *op = op_new(model->kind, model->name);
     *op = *model;
     op->call = run->parent->call;
-    if (model->launch != NULL) {
-        size_t bytes = sizeof *model->launch + model->launch->args_bytes;
-        op->launch = memcpy(malloc(bytes), model->launch, bytes);
-        op->launch->args = op->launch + 1;
-    }
+    if (model->launch != NULL)
+        op->launch = launch_copy(model->launch);
     if (model->staged != NULL)
         op->from = op->staged = memcpy(malloc(model->bytes), model->staged, model->bytes);
     op->run = run;

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -95,7 +96,8 @@ static int64_t read_clock(const void *place) {
         thread.index++;
     }
     thread.reads++;
-    int64_t step = (thread.cycles - thread.start) / (fiber_current < 0 ? FINENESS : FIBER_FINENESS);
+    bool barriers = body.op->kernel->barriers;
+    int64_t step = (thread.cycles - thread.start) / (barriers ? FIBER_FINENESS : FINENESS);
     if (step < READ_CYCLES)
         step = READ_CYCLES;
     int64_t next = thread.cycles + step;
@@ -123,10 +125,13 @@ static void thread_begin(int64_t cycles, int index) {
 }
 
 static void thread_end(void) {
+    if (thread.cycles == 0)
+        return;  // it has not read the clock
     run_ended();
     if (thread.cycles > body.most_cycles)
         body.most_cycles = thread.cycles;
     body.noting = false;
+    thread_begin(0, -1);
 }
 
 static void device_only(const char *what) {
@@ -161,8 +166,9 @@ void __nanosleep(unsigned ns) {
 }
 
 // ---- Blocks whose threads meet at __syncthreads
-// Each thread becomes a fiber that runs until the next barrier. A kernel is found out when its
-// first thread comes to its first barrier; its body then begins again, in fibers.
+// Each thread becomes a fiber that runs until the next barrier. So do those of the first block
+// that a kernel ever runs, which shows whether it has barriers; if only later blocks have, its
+// body begins again, in fibers.
 static sigjmp_buf escape;
 enum { ESCAPE_FAULT = 1, ESCAPE_BARRIER };
 
@@ -185,10 +191,9 @@ static void fiber_main(void) {
 
 void __syncthreads(void) {
     device_only("__syncthreads");
-    if (fiber_current < 0) {
-        body.op->kernel->barriers = true;
+    body.op->kernel->barriers = true;
+    if (fiber_current < 0)
         siglongjmp(escape, ESCAPE_BARRIER);
-    }
     fibers[fiber_current].cycles = thread.cycles;
     swapcontext(&fibers[fiber_current].context, &fiber_home);
 }
@@ -205,12 +210,22 @@ static void fiber_make(int i) {
     fiber->done = false;
 }
 
-static void block_with_barriers(void) {
+// Made at the start, so as not to lie where something has been freed, and with room on either
+// side, lest an allocation pass for a thread's own variables. The room below is of use: threads
+// without barriers, which end one by one, may need more than their own stacks.
+void fibers_make(void) {
+    size_t stacks = (size_t)FIBERS_MAX * FIBER_STACK;
+    char *room = mmap(NULL, stacks + 2 * NEAR, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED ||
+        mprotect(room + PAGE, NEAR - PAGE + stacks, PROT_READ | PROT_WRITE) != 0)
+        die("no memory for the stacks of a block's threads");
+    fibers = calloc(FIBERS_MAX, sizeof *fibers);
+    fiber_stacks = room + NEAR;
+}
+
+static void block_in_fibers(void) {
     int count = (int)(blockDim.x * blockDim.y * blockDim.z), left = count;
-    if (fibers == NULL) {
-        fibers = calloc(FIBERS_MAX, sizeof *fibers);
-        fiber_stacks = malloc((size_t)FIBERS_MAX * FIBER_STACK);
-    }
     for (int i = 0; i < count; i++)
         fiber_make(i);
     int64_t barrier = 0;
@@ -221,8 +236,10 @@ static void block_with_barriers(void) {
                 continue;
             fiber_current = i;
             threadIdx = fibers[i].index;
-            thread_begin(barrier, RUNS_MAX);  // steps by itself: no notes, no jumps
-            body.noting = false;
+            if (body.op->kernel->barriers) {
+                thread_begin(barrier, RUNS_MAX);  // steps by itself: no notes, no jumps
+                body.noting = false;
+            }
             swapcontext(&fiber_home, &fibers[i].context);
             left -= fibers[i].done;
             if (fibers[i].cycles > latest)
@@ -274,14 +291,11 @@ static void block_without_barriers(const struct sim_launch *launch) {
             for (unsigned x = 0; x < blockDim.x; x++) {
                 threadIdx = (uint3){x, y, z};
                 launch->run_thread(launch->function, sim_args);
-                if (thread.cycles > 0) {
-                    thread_end();
-                    thread_begin(0, -1);
-                }
+                thread_end();
             }
 }
 
-static void run_blocks(const struct sim_launch *launch, bool barriers) {
+static void run_blocks(const struct sim_launch *launch, struct kernel *kernel) {
     memcpy(sim_args, launch->args, launch->args_bytes);
     body.runs = 0;
     body.noting = true;
@@ -293,10 +307,11 @@ static void run_blocks(const struct sim_launch *launch, bool barriers) {
         for (unsigned y = 0; y < gridDim.y; y++)
             for (unsigned x = 0; x < gridDim.x; x++) {
                 blockIdx = (uint3){x, y, z};
-                if (barriers)
-                    block_with_barriers();
+                if (kernel->barriers || !kernel->known)
+                    block_in_fibers();
                 else
                     block_without_barriers(launch);
+                kernel->known = true;
             }
 }
 
@@ -311,12 +326,13 @@ static void run_body(struct op *op, bool watched) {
     switch (sigsetjmp(escape, 1)) {
     case ESCAPE_FAULT:
         op->fault = cudaErrorIllegalAddress;
+        thread_end();  // it lasts until then
         break;
     case ESCAPE_BARRIER:
         watch_restore();
         // fall through
     default:
-        run_blocks(op->launch, op->kernel->barriers);
+        run_blocks(op->launch, op->kernel);
     }
     sim.in_kernel = false;
     fiber_current = -1;
@@ -324,16 +340,21 @@ static void run_body(struct op *op, bool watched) {
         op->kernel->static_shared = body.static_shared;
 }
 
-// Pageable host memory is out of a device's reach. (NULL or a stale pointer faults when used.)
+// Out of a device's reach are pageable host memory and, without peer access, another device's
+// memory. (NULL or a stale pointer faults when used.)
 static bool reachable(const struct op *op) {
     for (int i = 0; i < op->launch->pointers; i++) {
         const void *pointer = op->launch->pointer[i];
-        if (pointer == NULL || allocation_at(pointer) != NULL || !host_can_read(pointer))
+        const struct allocation *a = allocation_at(pointer);
+        bool peers = a != NULL && a->device != NULL && a->device != op->device && !a->symbol;
+        if (peers ? op->device->peers >> a->device->id & 1
+                  : pointer == NULL || a != NULL || !host_can_read(pointer))
             continue;
+        const char *what = peers ? "another device's memory" : "pageable host memory";
         fprintf(stderr,
-                "sim: %s (%s:%d): its pointer argument number %d is pageable host memory, "
+                "sim: %s (%s:%d): its pointer argument number %d is %s, "
                 "which the device cannot reach\n",
-                op->name, op->site.file, op->site.line, i + 1);
+                op->name, op->site.file, op->site.line, i + 1, what);
         return false;
     }
     return true;

@@ -5,16 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct kernel *kernels;
+
 struct kernel *kernel_of(const void *function) {
-    static struct kernel *kernels;
     for (struct kernel *k = kernels; k != NULL; k = k->next)
         if (k->function == function)
             return k;
     struct kernel *k = calloc(1, sizeof *k);
     k->function = function;
-    k->max_dynamic_shared = (int)param.shared_per_block_kib << 10;
+    k->opted_in = -1;
     k->next = kernels;
     return kernels = k;
+}
+
+void kernels_unload(const struct device *device) {
+    for (struct kernel *k = kernels; k != NULL; k = k->next)
+        k->loaded[device->id] = false;
 }
 
 size_t kernel_shared(const struct kernel *kernel, size_t dynamic) {
@@ -24,33 +30,42 @@ size_t kernel_shared(const struct kernel *kernel, size_t dynamic) {
 
 int in_whole_warps(uint64_t threads) { return (int)((threads + 31) / 32 * 32); }
 
+// With its arguments behind it.
+struct sim_launch *launch_copy(const struct sim_launch *launch) {
+    struct sim_launch *copy = malloc(sizeof *launch + launch->args_bytes);
+    *copy = *launch;
+    copy->args = memcpy(copy + 1, launch->args, launch->args_bytes);
+    return copy;
+}
+
 static cudaError_t launch_error(const struct sim_launch *launch, const struct kernel *kernel) {
     dim3 grid = launch->grid, block = launch->block;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    bool opted_in = kernel->opted_in >= 0;
+    double most_kib = opted_in ? param.shared_optin_kib : param.shared_per_block_kib;
     if (threads == 0 || (uint64_t)grid.x * grid.y * grid.z == 0)
         return cudaErrorInvalidConfiguration;
     if (threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64 ||
         grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 ||
-        launch->shared + kernel->static_shared > (size_t)kernel->max_dynamic_shared)
+        launch->shared + kernel->static_shared > (size_t)most_kib << 10 ||
+        (opted_in && launch->shared > (size_t)kernel->opted_in))
         return cudaErrorInvalidValue;  // as recorded for 2,048 threads
     return cudaSuccess;
 }
 
-// Lazy loading: a kernel's code is loaded at its first launch, on an idle device.
-static void load(struct kernel *kernel, struct device *device, bool captured) {
-    if (kernel->loaded[device->id])
+// Lazy loading: a kernel's code is loaded at its first launch. The call returns, but the kernel
+// runs only when all that its device had been given before is done: an accident, on which no
+// program may count.
+static void load(struct kernel *kernel, struct CUstream_st *stream, bool captured) {
+    if (kernel->loaded[stream->device->id])
         return;
-    kernel->loaded[device->id] = true;
+    kernel->loaded[stream->device->id] = true;
     if (sim.eager)
         return;
-    struct order keep = {0, NULL};
-    order_copy(&keep, &sim.host);  // the wait is an accident, on which no program may count
-    if (!captured)
-        device_wait_idle(device, WAIT_SPIN);
-    free(sim.host.seen);
-    sim.host = keep;
     host_busy(param.first_launch_us);
-    gpu_advance(sim.now);
+    for (int i = 0; i < sim.streams && !captured; i++)
+        if (sim.stream[i]->device == stream->device)
+            append_wait(stream, sim.stream[i], sim.stream[i]->last_seq);
 }
 
 cudaError_t sim_launch(const struct sim_launch *launch) {
@@ -68,17 +83,15 @@ cudaError_t sim_launch(const struct sim_launch *launch) {
     cudaError_t error = launch_error(launch, kernel);
     if (error != cudaSuccess)
         return fail(error);
-    load(kernel, stream->device, captured);  // the stream's, whichever is current
+    load(kernel, stream, captured);  // on the stream's device, whichever is current
     struct op *op = op_new(OP_KERNEL, launch->name);
     op->kernel = kernel;
-    op->launch = malloc(sizeof *launch + launch->args_bytes);
-    *op->launch = *launch;
-    op->launch->args = memcpy(op->launch + 1, launch->args, launch->args_bytes);
+    op->launch = launch_copy(launch);
     op->blocks_left = op->blocks_to_place = launch->grid.x * launch->grid.y * launch->grid.z;
     error = enqueue(stream, op);
     if (error == cudaSuccess && sim.launch_blocking && !captured)
         host_wait(stream, stream->last_seq, WAIT_SPIN);
-    return error;
+    return error == cudaSuccess && sim.launch_blocking ? outcome() : error;
 }
 
 cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which, int value) {
@@ -88,7 +101,7 @@ cudaError_t sim_function_set(const void *function, enum cudaFuncAttribute which,
     if (which != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         value > (int)param.shared_optin_kib << 10)
         return fail(cudaErrorInvalidValue);
-    kernel_of(function)->max_dynamic_shared = value;
+    kernel_of(function)->opted_in = value;
     return cudaSuccess;
 }
 

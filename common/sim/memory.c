@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 4096, ALIGN = 256 };
+enum { ALIGN = 256 };
 
 static struct allocation **table;  // by address
 static struct allocation *freed;
@@ -126,7 +126,7 @@ static cudaError_t allocate(void **pointer, size_t bytes, struct device *device)
         return cudaSuccess;
     size_t rounded = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     size_t pages = (rounded + PAGE - 1) / PAGE * PAGE;
-    if (rounded < bytes ||
+    if (bytes > (size_t)1 << 47 ||  // as from a negative number
         (device != NULL && device->memory_used + rounded > (size_t)param.memory_gib << 30))
         return fail(cudaErrorMemoryAllocation);
     struct allocation *a = calloc(1, sizeof *a);
@@ -167,11 +167,12 @@ void allocation_release(void *pointer) {
 
 static bool is_base(const void *pointer, bool of_device) {
     const struct allocation *a = allocation_at(pointer);
-    return a != NULL && a->base == pointer && !a->symbol && (a->device != NULL) == of_device;
+    return a != NULL && a->base == pointer && !a->symbol && !a->leaving &&
+           (a->device != NULL) == of_device;
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
-    ENTER(param.malloc_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.malloc_us, NEEDS_CONTEXT | UNSAFE);
     return allocate(pointer, bytes, current_device());
 }
 
@@ -182,12 +183,12 @@ cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t handle) {
 }
 
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
-    ENTER(param.host_alloc_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.host_alloc_us, NEEDS_CONTEXT | UNSAFE);
     return allocate(pointer, bytes, NULL);
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-    ENTER(param.host_alloc_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.host_alloc_us, NEEDS_CONTEXT | UNSAFE);
     return flags > 7 ? fail(cudaErrorInvalidValue) : allocate(pointer, bytes, NULL);
 }
 
@@ -207,12 +208,12 @@ static cudaError_t free_checked(void *pointer, bool of_device) {
 }
 
 cudaError_t cudaFree(void *pointer) {
-    ENTER(param.query_device_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.query_device_us, NEEDS_CONTEXT | UNSAFE);
     return free_checked(pointer, true);
 }
 
 cudaError_t cudaFreeHost(void *pointer) {
-    ENTER(param.query_device_us, NEEDS_CONTEXT | NOT_IN_CAPTURE);
+    ENTER(param.query_device_us, NEEDS_CONTEXT | UNSAFE);
     return free_checked(pointer, false);
 }
 
@@ -223,7 +224,15 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
         return fail(cudaErrorInvalidValue);
     struct op *op = op_new(OP_FREE, "cudaFreeAsync");
     op->to = pointer;
+    allocation_at(pointer)->leaving = true;
     return enqueue(stream, op);
+}
+
+// What a device's context takes with it.
+void allocations_release(const struct device *device) {
+    for (int i = count - 1; i >= 0; i--)
+        if (table[i]->device == device && !table[i]->symbol)
+            allocation_release(table[i]->base);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
@@ -239,7 +248,7 @@ static enum place place_of(const void *pointer, size_t bytes, struct device **de
     const struct allocation *a = allocation_at(pointer);
     if (a == NULL)
         return pointer == NULL ? OUT_OF_BOUNDS : PAGEABLE;
-    if ((size_t)(a->base + a->bytes - (const char *)pointer) < bytes)
+    if (a->leaving || (size_t)(a->base + a->bytes - (const char *)pointer) < bytes)
         return OUT_OF_BOUNDS;
     *device = a->device;
     return a->device != NULL ? DEVICE : PINNED;
@@ -282,7 +291,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     } else {
         op->engine = param.copy_engines > 1 ? ENGINE_D2H : ENGINE_H2D;
         op->gbps = a == PINNED ? param.pinned_d2h_gbps : param.pageable_d2h_gbps;
-        wait |= a == PAGEABLE;
+        wait |= a == PAGEABLE || (!from_gpu && !capturing(stream));
     }
     if (staged) {  // the call returns once the host's memory has been read
         op->staged = malloc(bytes);
@@ -300,9 +309,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     cudaError_t error = enqueue(stream, op);
     if (error != cudaSuccess || !wait || (to_gpu && from_gpu))
         return error;
-    host_wait(stream, stream->last_seq, WAIT_SPIN);
-    order_join(&sim.host, &stream->order);
-    return outcome();
+    return stream_wait(stream, WAIT_SPIN);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
@@ -318,24 +325,30 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
     return copy(to, from, bytes, kind, stream, true);
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
-                                size_t bytes, cudaStream_t handle) {
-    if (to_device < 0 || to_device >= sim.devices || from_device < 0 ||
-        from_device >= sim.devices)
-        return fail(cudaErrorInvalidDevice);
-    ENTER(param.copy_us, NEEDS_CONTEXT | SUBMITS);
+static cudaError_t copy_peer(const char *call, void *to, int to_device, const void *from,
+                             int from_device, size_t bytes, cudaStream_t handle) {
+    ENTER_AS(call, param.copy_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
+    if (no_device(to_device) || no_device(from_device))
+        return fail(cudaErrorInvalidDevice);
     return copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream, false);
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t bytes, cudaStream_t stream) {
+    return copy_peer(__func__, to, to_device, from, from_device, bytes, stream);
 }
 
 cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
                            size_t bytes) {
-    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, 0);
+    return copy_peer(__func__, to, to_device, from, from_device, bytes, 0);
 }
 
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t handle) {
+// The host waits for the memset of pinned memory, unless the call is the asynchronous one.
+static cudaError_t set(const char *call, void *to, int value, size_t bytes, cudaStream_t handle,
+                       bool wait) {
     struct device *device;
-    ENTER(param.memset_us, NEEDS_CONTEXT | SUBMITS);
+    ENTER_AS(call, param.memset_us, NEEDS_CONTEXT | SUBMITS);
     FIND(handle, stream);
     if (bytes == 0)
         return cudaSuccess;
@@ -346,15 +359,29 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t hand
     op->to = to;
     op->value = value;
     op->bytes = bytes;
-    return enqueue(stream, op);
+    RETURN_ERROR(enqueue(stream, op));
+    return wait && place == PINNED ? stream_wait(stream, WAIT_SPIN) : cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    return set(__func__, to, value, bytes, stream, false);
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
-    return cudaMemsetAsync(to, value, bytes, 0);
+    return set(__func__, to, value, bytes, 0, true);
+}
+
+// Whether memory has been freed since the op was queued.
+static bool gone(const void *pointer) {
+    return pointer != NULL && allocation_at(pointer) == NULL && !host_can_read(pointer);
 }
 
 void copy_effects(struct op *op) {
     struct allocation *a = allocation_at(op->to);
+    if (gone(op->to) || gone(op->from)) {
+        sticky_error(cudaErrorIllegalAddress);
+        return;
+    }
     if (a != NULL)
         a->version++;
     allocation_open(op->to, op->bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Reports of unordered access: two ops of different streams on one allocation, one of them
+// Reports of unordered access: two ops of different streams on the same bytes, one of them
 // writing, and nothing that makes one come before the other. What comes before what is kept
 // in vector clocks, which streams pass on through events, the host's synchronizing and the
 // default stream's rules. It does not matter for a report whether this run went wrong.

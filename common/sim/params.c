@@ -71,7 +71,7 @@ static void parse_numbers(const char *file, int line, int key, char *text) {
 }
 
 static void parse(const char *file, char *text) {
-    int seen[KEYS] = {0}, line = 0;
+    int seen[KEYS + 1] = {0}, line = 0;  // the last: the name
     for (char *next; text != NULL; text = next) {
         next = strchr(text, '\n');
         if (next != NULL)
@@ -91,18 +91,17 @@ static void parse(const char *file, char *text) {
         int key = 0;
         while (key < KEYS && strcmp(keys[key].key, name) != 0)
             key++;
-        if (strcmp(name, "name") == 0) {
+        if (key == KEYS && strcmp(name, "name") != 0)
+            die("%s:%d: no parameter is called %s", file, line, name);
+        if (seen[key])
+            die("%s:%d: %s was set in line %d already", file, line, name, seen[key]);
+        seen[key] = line;
+        if (key == KEYS) {
             // Nothing that it prints may pass for hardware.
             bool says_so = strstr(value, "imulated") != NULL;
             snprintf(param.name, sizeof param.name, "%s%s", says_so ? "" : "Simulated ", value);
-        } else if (key == KEYS)
-            die("%s:%d: no parameter is called %s", file, line, name);
-        else if (seen[key])
-            die("%s:%d: %s was set in line %d already", file, line, name, seen[key]);
-        else {
+        } else
             parse_numbers(file, line, key, value);
-            seen[key] = line;
-        }
     }
     for (int key = 0; key < KEYS; key++)
         if (!seen[key])

@@ -9,7 +9,7 @@ Only these change, and no line moves:
   extern __shared__ T name[];      static T *const name = (T *)sim_dynamic_shared;
   __shared__ T name[N];            the same, and sim_static_shared(sizeof name);
   asm("mov.u64 %0, %%clock64;" : "=l"(t))      t = clock64(), likewise %globaltimer, %smid
-A comment with `unordered on purpose`, on a launch's or copy's line or above it, keeps the
+A `//` comment with `unordered on purpose`, on a launch's or copy's line or above it, keeps the
 device from reporting it. Comments, strings and raw strings are left alone.
 """
 

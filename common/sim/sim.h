@@ -119,13 +119,13 @@ struct op {
 struct CUstream_st {
     struct device *device;
     int index, number;           // among all streams; as shown to the user
-    unsigned flags;
     int priority;
     bool blocking;               // ordered with the legacy default stream
     bool alive, busy;
     struct op *head, *tail;
     uint64_t last_seq, done_seq;
-    double ring[RING];           // when the op of that number (modulo RING) ended
+    double done_at;              // when it last ended an op
+    double *ring;                // when the op of that number (modulo RING) ended
     enum engine last_engine;     // what the last kernel or copy ran on, and when it ended
     double last_end;
     bool drained;                // no work since the last record
@@ -174,15 +174,17 @@ extern struct sim {
     const void *last_launched;   // the kernel
     int warm_calls;              // calls that submitted work since the last long wait
     bool in_kernel, in_host_function, per_thread_default, eager, launch_blocking;
+    double host_function_us;     // that the host function has taken so far
     unsigned freed;              // counts what may have made room for a waiting op
     struct site site;
-    char argument[64];           // the first argument of the call at `site`
+    char argument[64];           // the arguments of the call at `site`, as many as fit
     struct order host;
     uint64_t serial;
 } sim;
 
 // calls.c
-enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8 };
+// UNSAFE: not in a capture either, unless that is a relaxed one.
+enum { NEEDS_CONTEXT = 1, NOT_IN_CAPTURE = 2, IGNORES_STICKY = 4, SUBMITS = 8, UNSAFE = 16 };
 cudaError_t enter(const char *call, double cost_us, int needs);
 cudaError_t fail(cudaError_t error);  // sets the last error and returns it
 cudaError_t outcome(void);            // of a wait: what broke the context, if anything
@@ -203,14 +205,15 @@ void *grow(void *array, int count, size_t item);  // room for one more than `cou
 // device.c
 enum wait_how { WAIT_SPIN, WAIT_BLOCK };
 void devices_make(const char *how_many);
+bool no_device(int device);
 struct device *current_device(void);
 void create_context(struct device *device);
 enum wait_how device_wait_how(const struct device *device);
-void device_wait_idle(struct device *device, enum wait_how how);
 
 // stream.c
 struct CUstream_st *known_stream(cudaStream_t handle);  // NULL: it is none
 cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream);
+cudaError_t stream_wait(struct CUstream_st *stream, enum wait_how how);
 cudaError_t enqueue(struct CUstream_st *stream, struct op *op);  // or capture it
 void event_recorded(struct CUevent_st *event, const struct op *op, double now);
 
@@ -218,25 +221,31 @@ void event_recorded(struct CUevent_st *event, const struct op *op, double now);
 struct kernel {
     const void *function;
     bool loaded[DEVICES_MAX];
-    int max_dynamic_shared;
+    int opted_in;          // to so many bytes of dynamic shared memory; -1: to none
     size_t static_shared;  // its __shared__ variables, known once it has run
-    bool barriers;         // it calls __syncthreads
+    bool known;            // it has run, so that one knows whether ...
+    bool barriers;         // ... it calls __syncthreads
     bool uneven;           // its threads do not all wait alike
     struct kernel *next;
 };
 struct kernel *kernel_of(const void *function);
+void kernels_unload(const struct device *device);
+struct sim_launch *launch_copy(const struct sim_launch *launch);
 size_t kernel_shared(const struct kernel *kernel, size_t dynamic);  // of one block, as an SM counts
 int in_whole_warps(uint64_t threads);
 
 // engine.c
 struct op *op_new(enum op_kind kind, const char *name);
 void op_free(struct op *op);
-void submit(struct CUstream_st *stream, struct op *op);
+cudaError_t submit(struct CUstream_st *stream, struct op *op);
+void append_wait(struct CUstream_st *stream, struct CUstream_st *on, uint64_t seq);
 void gpu_advance(double until);
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
+void device_wait_idle(struct device *device, enum wait_how how);
 void host_busy(double us);
 bool stream_done(const struct CUstream_st *stream, uint64_t seq);
-struct CUstream_st *stream_new(struct device *device, unsigned flags, int priority);
+struct CUstream_st *stream_new(struct device *device, bool blocking, int priority);
+void stream_drained(struct CUstream_st *stream);
 void engine_float(struct op *op);           // a graph's node: starts when ready, in no stream
 void engine_done(struct op *op, double now);
 void sticky_error(cudaError_t error);       // a kernel broke the context: nothing runs any more
@@ -247,8 +256,10 @@ int64_t kernel_clock(const void *place);
 void kernel_begin(struct op *op);    // at the start: how long will a block take?
 void kernel_effects(struct op *op);  // at the end: its writes become visible
 void install_signal_handlers(void);
+void fibers_make(void);
 
 // watch.c
+enum { PAGE = 4096, NEAR = 8 << 20 };  // so near its stack's top, memory is a thread's own
 struct range {
     char *begin, *end;
 };
@@ -281,6 +292,7 @@ struct allocation {
     struct device *device;       // NULL: pinned host memory
     uint64_t id, version;        // the version counts writes
     bool symbol;
+    bool leaving;                // a cudaFreeAsync of it is queued
     int faults;                  // how often a kernel came to closed pages of it
     char name[48];
     struct access_log *log;      // who touched it, in order.c
@@ -293,6 +305,7 @@ bool allocation_fault(const void *address);
 bool allocation_is_open(const void *address);
 void allocations_close(void);
 void allocation_release(void *pointer);
+void allocations_release(const struct device *device);
 bool host_can_read(const void *pointer);
 void copy_effects(struct op *op);
 
@@ -305,7 +318,8 @@ void order_access(struct op *op, const void *pointer, size_t bytes, bool writes)
 // graph.c
 bool capturing(const struct CUstream_st *stream);
 bool capture_ended(const struct CUevent_st *event);  // recorded in one that is over
-bool any_capture(void);
+enum capture_kind { ANY, STRICT, BLOCKING };  // not relaxed; of a blocking stream
+bool any_capture(enum capture_kind kind);
 cudaError_t capture_add(struct CUstream_st *stream, struct op *op);
 cudaError_t capture_forbids(struct CUstream_st *stream);
 void capture_record(struct CUstream_st *stream, struct CUevent_st *event);
@@ -319,6 +333,7 @@ struct op *graph_parent(const struct op *node);
 void trace_open(const char *path);
 void trace_call(const char *name);
 void trace_failed(void);
+void trace_answer(cudaError_t answer);
 void trace_close(void);              // the call before ended where the clock stands
 void trace_stream(const struct CUstream_st *stream);
 void trace_event(struct CUevent_st *event, bool records_it);

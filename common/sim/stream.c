@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 void sim_use_per_thread_stream(void) { sim.per_thread_default = true; }
 
@@ -23,7 +22,6 @@ struct CUstream_st *known_stream(cudaStream_t handle) {
 }
 
 cudaError_t find_stream(cudaStream_t handle, struct CUstream_st **stream) {
-    create_context(current_device());
     *stream = known_stream(handle);
     if (*stream == NULL)
         return fail(cudaErrorInvalidResourceHandle);
@@ -36,9 +34,8 @@ static cudaError_t stream_create(cudaStream_t *handle, unsigned flags, int prior
     if (handle == NULL || flags > 1)
         return fail(cudaErrorInvalidValue);
     priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
-    *handle = stream_new(current_device(), flags, priority);
+    *handle = stream_new(current_device(), flags == cudaStreamDefault, priority);
     (*handle)->number = ++created;
-    (*handle)->blocking = flags == cudaStreamDefault;
     return cudaSuccess;
 }
 
@@ -70,17 +67,28 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     if (stream->number == 0)
         return fail(cudaErrorInvalidResourceHandle);
     stream->alive = false;  // what is queued in it still runs
+    stream_drained(stream);
     return cudaSuccess;
+}
+
+cudaError_t stream_wait(struct CUstream_st *stream, enum wait_how how) {
+    host_wait(stream, stream->last_seq, how);
+    order_join(&sim.host, &stream->order);
+    return outcome();
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     ENTER(param.sync_us, NEEDS_CONTEXT);
     FIND(handle, stream);
-    if (capturing(stream) || (stream->number == 0 && any_capture()))
+    if (capturing(stream) || (stream == stream->device->legacy && any_capture(BLOCKING)))
         return capture_forbids(stream);
-    host_wait(stream, stream->last_seq, device_wait_how(stream->device));
-    order_join(&sim.host, &stream->order);
-    return outcome();
+    return stream_wait(stream, device_wait_how(stream->device));
+}
+
+// An answer, not kept as the last error.
+static cudaError_t not_ready(void) {
+    trace_answer(cudaErrorNotReady);
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
@@ -89,7 +97,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     if (capturing(stream))
         return capture_forbids(stream);
     if (!stream_done(stream, stream->last_seq))
-        return cudaErrorNotReady;  // an answer, not kept as the last error
+        return not_ready();
     order_join(&sim.host, &stream->order);
     return cudaSuccess;
 }
@@ -98,13 +106,12 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 cudaError_t enqueue(struct CUstream_st *stream, struct op *op) {
     if (capturing(stream))
         return capture_add(stream, op);
-    if (stream->number == 0 && stream == stream->device->legacy && any_capture()) {
+    if (stream == stream->device->legacy && any_capture(BLOCKING)) {
         op_free(op);
         capture_forbids(NULL);
         return fail(cudaErrorStreamCaptureImplicit);
     }
-    submit(stream, op);
-    return cudaSuccess;
+    return submit(stream, op);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void *user) {
@@ -228,7 +235,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         struct op *op = op_new(OP_WAIT, "wait");
         op->wait_stream = event->stream;
         op->wait_seq = event->seq;
-        submit(stream, op);
+        RETURN_ERROR(submit(stream, op));
     }
     order_join(&stream->order, &event->order);
     return cudaSuccess;
@@ -256,7 +263,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (refused != cudaSuccess)
         return refused;
     if (!event_done(event))
-        return cudaErrorNotReady;  // an answer, not kept as the last error
+        return not_ready();
     order_join(&sim.host, &event->order);
     return cudaSuccess;
 }
@@ -286,7 +293,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t stop)
         start->device != stop->device || (start->flags | stop->flags) & cudaEventDisableTiming)
         return fail(cudaErrorInvalidResourceHandle);
     if (!event_done(start) || !event_done(stop))
-        return cudaErrorNotReady;  // an answer, not kept as the last error
+        return not_ready();
     *ms = (float)((stop->stamp - start->stamp) / 1e3);
     return cudaSuccess;
 }

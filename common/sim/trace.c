@@ -84,6 +84,8 @@ void trace_event(struct CUevent_st *event, bool records_it) {
 
 void trace_failed(void) { pending = false; }
 
+void trace_answer(cudaError_t answer) { call.result = (int)answer; }
+
 void trace_op(const struct op *op) {
     if (!tracing() || op->kind >= OP_GRAPH)
         return;

@@ -161,7 +161,6 @@ static inline void log_count(const char *group, const char *name, double us) {
         char text[LOG_TOTAL];
         int length = snprintf(text, sizeof text, "T\t%s\t%s\t", trace_log.total[i].group,
                               trace_log.total[i].name);
-        trace_log.total[i].line = trace_log.map + trace_log.used;
         char *place = strchr(trace_log.map, '\n') + 1 + (size_t)i * LOG_TOTAL;
         memcpy(place, text, (size_t)length);
         trace_log.total[i].line = place + length;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 4096, TOUCHED_MAX = 64, SPANS_MAX = 64, BLOCK = 64 << 10 };
+enum { TOUCHED_MAX = 64, SPANS_MAX = 64, BLOCK = 64 << 10 };
 
 // A watched allocation, in blocks that are made when they are first touched: a bit for each
 // byte read and each byte written.
@@ -54,7 +54,6 @@ static bool within(const char *p, const void *start, size_t bytes) {
 
 // A thread's own variables, on the stack, and its indices.
 static bool is_own(const char *p) {
-    enum { NEAR = 8 << 20 };
     char here;
     uintptr_t distance = (uintptr_t)p - (uintptr_t)&here + NEAR;
     return distance < 2 * NEAR || within(p, &threadIdx, sizeof threadIdx) ||

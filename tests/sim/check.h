@@ -27,3 +27,8 @@ static inline double cpu_us(void) {
 static inline long long cycles(double us) {
     return (long long)(us * 1980.0);
 }
+__global__ void Wait(long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles)
+        ;
+}

@@ -2,11 +2,6 @@
 // What of an event crosses to another device (SIM_DEVICES=2).
 #include "check.h"
 
-__global__ void Wait(long long cycles) {
-    long long start = clock64();
-    while (clock64() - start < cycles)
-        ;
-}
 __global__ void Write(int *word, int value) { *word = value; }
 static void say(const char *what, cudaError_t error) {
     printf("%s %s\n", what, cudaGetErrorName(error));

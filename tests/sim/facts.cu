@@ -5,11 +5,6 @@
 
 __global__ void Null(void) {}
 __global__ void Late(void) {}
-__global__ void Wait(long long cycles) {
-    long long start = clock64();
-    while (clock64() - start < cycles)
-        ;
-}
 __global__ void Wait32(int cycles) {
     int start = clock();
     while ((int)clock() - start < cycles)
@@ -391,6 +386,8 @@ static void rest(void) {
     t = now_us();
     Late<<<1, 1, 0, b>>>();
     say("lazy_launch_beside", now_us() - t);
+    CHECK(cudaStreamSynchronize(b));
+    say("lazy_done_beside", now_us() - t);
 }
 
 int main(void) {

@@ -19,11 +19,11 @@ int main(int, char **argv) {
     cudaStream_t a, b;
     CHECK(cudaMalloc(&d, sizeof h));
     CHECK(cudaMalloc(&freed, sizeof h));
-    CHECK(cudaFree(freed));
     CHECK(cudaStreamCreate(&a));
     CHECK(cudaStreamCreate(&b));
     Store<<<1, 1>>>(d, 0);
     CHECK(cudaDeviceSynchronize());
+    CHECK(cudaFree(freed));
     Store<<<1, 1, 0, a>>>(d, 1);  // different elements: not in each other's way
     Store<<<1, 1, 0, b>>>(d, 2);
     CHECK(cudaDeviceSynchronize());

@@ -39,11 +39,6 @@ __global__ void Roomy(long long cycles) {  // 40 KiB a block: five fit on an SM 
         ;
 }
 __global__ void Count(void) { atomicAdd(&counter, 1); }
-__global__ void Wait(long long cycles) {
-    long long start = clock64();
-    while (clock64() - start < cycles)
-        ;
-}
 __global__ void Twice(int *out, const int *in) { out[threadIdx.x] = 2 * in[threadIdx.x]; }
 struct pair {
     char a;

@@ -3,11 +3,6 @@
 #include "check.h"
 
 __global__ void Null(void) {}
-__global__ void Wait(long long cycles) {
-    long long start = clock64();
-    while (clock64() - start < cycles)
-        ;
-}
 __global__ void Store(int *p) { *p = 1; }
 
 static void say(const char *what, cudaError_t error) {

@@ -4,7 +4,7 @@
 #include "check.h"
 
 __global__ void Null(void) {}
-__global__ void Wait(long long cycles, long long *out) {
+__global__ void WaitAll(long long cycles, long long *out) {
     long long start = clock64(), stop;
     do
         stop = clock64();
@@ -29,7 +29,7 @@ int main(int, char **argv) {
         enum { BLOCKS = 132 * 2 };
         long long *d, h[BLOCKS], least = 1LL << 60, most = 0;
         CHECK(cudaMalloc(&d, sizeof h));
-        Wait<<<BLOCKS, 1024>>>(100000000, d);
+        WaitAll<<<BLOCKS, 1024>>>(100000000, d);
         CHECK(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost));
         for (int i = 0; i < BLOCKS; i++) {
             least = h[i] < least ? h[i] : least;

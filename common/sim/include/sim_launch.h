@@ -85,7 +85,7 @@ template <class T> cudaError_t cudaMalloc(T **p, size_t n) {
     return cudaMalloc((void **)p, n);
 }
 template <class T> cudaError_t cudaMallocHost(T **p, size_t n, unsigned flags = 0) {
-    return cudaHostAlloc((void **)p, n, flags);
+    return flags == 0 ? cudaMallocHost((void **)p, n) : cudaHostAlloc((void **)p, n, flags);
 }
 template <class T> cudaError_t cudaHostAlloc(T **p, size_t n, unsigned flags) {
     return cudaHostAlloc((void **)p, n, flags);
