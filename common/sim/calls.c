@@ -150,6 +150,15 @@ cudaError_t fail(cudaError_t error) {
 
 cudaError_t outcome(void) { return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess; }
 
+// The host has waited or slept for so long. Its caches have forgotten how to submit, and after a
+// rest its core is slow, too: the next calls cost more.
+void host_waited(double us) {
+    if (us < param.cold_wait_us)
+        return;
+    sim.warm_calls = 0;
+    sim.cold_factor = us < param.rest_us ? param.cold_factor : param.rested_factor;
+}
+
 cudaError_t enter(const char *call, double cost_us, int needs) {
     if (&this_thread != first_thread)
         die("%s was called by a second thread: the simulated device has one host thread", call);
@@ -160,10 +169,9 @@ cudaError_t enter(const char *call, double cost_us, int needs) {
     trace_call(call);
     if (needs & NEEDS_CONTEXT && sim.devices > 0 && sim.sticky == cudaSuccess)
         create_context(current_device());
-    // After a long wait the caches have forgotten how to submit: the next calls cost more.
     bool cold = needs & SUBMITS && sim.warm_calls < param.cold_calls;
     sim.warm_calls += cold;
-    host_busy(cold ? param.cold_factor * cost_us : cost_us);
+    host_busy(cold ? sim.cold_factor * cost_us : cost_us);
     gpu_advance(sim.now);
     if (count_file != NULL)
         count_call(call);

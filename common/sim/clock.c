@@ -89,8 +89,8 @@ int getrusage(__rusage_who_t who, struct rusage *usage) {
 
 static int sleep_us(double us) {
     pass(us + param.sleep_extra_us, param.yield_us);
-    if (us >= param.cold_wait_us && !sim.in_host_function)
-        sim.warm_calls = 0;
+    if (!sim.in_host_function)
+        host_waited(us);
     return 0;
 }
 

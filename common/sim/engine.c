@@ -469,8 +469,7 @@ static double run_until(struct CUstream_st *stream, uint64_t seq) {
 // The host learns that what it waited for ended at `end`.
 static void host_wakes(double end, enum wait_how how) {
     double start = sim.now, slept = fmax(0.0, end + param.notify_us - start);
-    if (slept >= param.cold_wait_us)
-        sim.warm_calls = 0;
+    host_waited(slept);
     if (how == WAIT_SPIN) {
         slept += slept >= param.cold_wait_us ? param.cold_return_us : 0.0;
         sim.cpu += fmax(0.0, slept - param.spin_unbilled_us);

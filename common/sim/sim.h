@@ -28,7 +28,7 @@
     P(last_error_us) P(submit_us) P(notify_us) P(kernel_us) P(event_timing_us) \
     P(event_drain_us) P(event_us) P(hop_us) P(engine_switch_us) P(graph_us) P(graph_node_us) \
     P(graph_join_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us) P(cold_return_us) \
-    P(cold_calls) P(cold_factor) P(pinned_h2d_gbps) P(pinned_d2h_gbps) P(both_directions) \
+    P(cold_calls) P(cold_factor) P(rest_us) P(rested_factor) P(pinned_h2d_gbps) P(pinned_d2h_gbps) P(both_directions) \
     P(pageable_h2d_gbps) P(pageable_d2h_gbps) P(staged_bytes) P(staging_gbps) \
     P(copy_setup_us) P(copy_engines) P(d2d_gbps) P(peer_gbps) P(memory_gbps) P(sm_gbps)
 #define SIM_TABLES(T) T(block_wait_us) T(block_wake_us) T(block_cpu_us)
@@ -173,6 +173,7 @@ extern struct sim {
     cudaError_t last_error, sticky;
     const void *last_launched;   // the kernel
     int warm_calls;              // calls that submitted work since the last long wait
+    double cold_factor;          // how much dearer the first of them are
     bool in_kernel, in_host_function, per_thread_default, eager, launch_blocking;
     double host_function_us;     // that the host function has taken so far
     unsigned freed;              // counts what may have made room for a waiting op
@@ -243,6 +244,7 @@ void gpu_advance(double until);
 void host_wait(struct CUstream_st *stream, uint64_t seq, enum wait_how how);
 void device_wait_idle(struct device *device, enum wait_how how);
 void host_busy(double us);
+void host_waited(double us);  // what that does to its next calls
 bool stream_done(const struct CUstream_st *stream, uint64_t seq);
 struct CUstream_st *stream_new(struct device *device, bool blocking, int priority);
 void stream_drained(struct CUstream_st *stream);
