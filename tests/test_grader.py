@@ -85,6 +85,9 @@ class BadInput(unittest.TestCase):
             "is no measurement": text.replace(line + value, line + "nan"),
             "'inf' is no measurement": text.replace(line + value, line + "inf"),
             "larger than anything": text.replace(line + value, line + "1e300"),
+            "larger than anything a": re.sub(r"(, sm_90, )\d+", rf"\g<1>1{'0' * 20}", text),
+            "'999": re.sub(r"(async = .* of )\d+", rf"\g<1>{'9' * 400}", text),
+            "longer than any line": re.sub(r"(async = .* of )\d+", rf"\g<1>{'9' * 5000}", text),
             "cannot be read": text.replace(line + value, line + "fast"),
             "is no unit": text.replace(f"{line}{value} us", f"{line}{value} furlongs"),
             "outside its own spread": text.replace(line + value, line + "0.001"),
@@ -99,6 +102,21 @@ class BadInput(unittest.TestCase):
         for words, data in cases.items():
             with self.subTest(words):
                 self.refused(data, words)
+
+    def test_no_shape_of_a_text_takes_long(self):
+        text, much, digits = recorded(), 1 << 20, "1" * 68
+        for line, error in (("measured a = " + "1" * much, "longer than any line"),
+                            (f"measured a[b={digits}] = {digits} us (median of 1, quartiles {digits} {digits}, "
+                             f"min {digits}, max {digits}!", "cannot be read"),
+                            ("\x1b]" * (much // 2), None), ("\x1b]\n" * (much // 3), None),
+                            ("\x1b[" + "1" * much, None), ("warning " + "x " * (much // 2), None),
+                            ("as long as the program's own lines want to be " * 1000, None)):
+            with self.subTest(line[:20]), kit.folder() as folder:
+                path = Path(folder) / "long.txt"
+                path.write_text(text.replace("finished", f"{line}\nfinished"))
+                code, out, err = kit.grade("check", path, timeout=60)
+                self.assertEqual((code, err), (3 if error else 0, ""))
+                self.assertIn(error or "13/13", " ".join(out.split()))
 
     def test_read_with_a_note(self):
         text = recorded()
