@@ -46,7 +46,7 @@ def labs_wanted(options):
     numbers = [part.strip() for part in options.labs.split(",") if part.strip()]
     chosen = []
     for text in numbers:
-        found = [s for s in stems if text.isdigit() and int(s[:2]) == int(text)]
+        found = [s for s in stems if text.isdecimal() and int(s[:2]) == int(text)]
         if not found:
             raise runner.UsageError(f"--labs {text}: no such lab; there are: "
                                     + " ".join(s[:2] for s in stems))
@@ -115,7 +115,7 @@ def survey(grader, entries):
         try:
             submission = entry.read(grader.stems)
             found.append((submission.digest(), grader.runs(submission)))
-        except OSError as error:
+        except Exception as error:  # when its turn comes it is the same, and is said
             found.append((str(error), []))
     return found
 
@@ -151,8 +151,17 @@ def one_student(grader, entry):
         grade = grader.grade(entry, folder)
     except Infrastructure as error:
         grade = grader._broken(entry, str(error))
+    except OSError:
+        raise  # a full disk, say: no student would fare better
+    except Exception as error:  # a mistake of the grader's own costs nobody else the grade
+        grade = grader._broken(entry, f"the grader failed: {traceback_in_a_line(error)}")
     grades.write(folder, grade)
     return grade["state"], f"{grade['points']}/{grade['of']}"
+
+
+def traceback_in_a_line(error):
+    steps = [f"{Path(step.filename).name}:{step.lineno}" for step in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]} ({' '.join(steps[-6:])})"
 
 
 def build_student(grader, entry):

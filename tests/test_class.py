@@ -146,6 +146,26 @@ class Outputs(Class):
                 self.assertIn(words, lab["reason"])
         self.assertEqual(self.of("good")[0]["points"], self.lab("good")["of"])
 
+    def test_a_mistake_of_the_graders_own_costs_nobody_else_the_grade(self):
+        for student in ("alice", "bob", "cy"):
+            self.hand_in(student, f"{LAB}.txt", recorded())
+        for name, place, jobs in (("a.txt", "output.parse", "1"), ("b.txt", "output.parse", "2"),
+                                  ("c.txt", "intake.Submission.digest", "1")):
+            (self.submissions / "bob" / f"{LAB}.txt").write_bytes(recorded() + name.encode())
+            poisoned = ("import sys; sys.path.insert(0, 'grading'); import intake, output, grade\n"
+                        f"right = {place}\n"
+                        "def wrong(self, *more):\n"
+                        f"    if {name!r} in str(self if more else self.files): raise ValueError('one\\ntwo')\n"
+                        "    return right(self, *more)\n"
+                        f"{place} = wrong; sys.exit(grade.main())")
+            code, _, err = kit.call(sys.executable, "-c", poisoned, "class", self.submissions, "--out", self.out,
+                                    "--labs", "1", "--jobs", jobs)
+            with self.subTest(place, jobs=jobs):
+                self.assertEqual(code, 3, err)
+                self.assertIn("2 of 3 students graded, 1 could not be", err)
+                self.assertRegex(err, r"could not grade bob: the grader failed: ValueError: one two \(.*<string>:4\)\n")
+                self.assertNotIn("Traceback", err)
+
     def test_skipped_earns_nothing_and_is_said(self):
         self.hand_in("alice", f"{LAB}.txt", "skipped 01 nullKernelAsync: no CUDA device\n")
         err = self.grade("--labs", "1")
