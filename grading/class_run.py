@@ -191,7 +191,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
     workers = []
     try:
         # Ctrl-C reaches all of the group; it is for the parent alone.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, runner.ENDING)
         for _ in range(jobs):
             pid = os.fork()
             if pid == 0:
@@ -199,7 +199,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
                     os.close(fd)
                 worker(grader, options, take, report, work)  # never returns
             workers.append(pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, runner.ENDING)
         os.close(take)
         os.close(report)
         take = report = None
@@ -226,7 +226,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
     finally:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM)
             os.waitpid(pid, 0)
         for fd in (take, report, give, results):
             if fd is not None:
@@ -234,12 +234,15 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
 
 
 def worker(grader, options, take, report, work):
-    """A process that grades what it is told to; it ends with its parent, however that ends."""
+    """A process that grades what it is told to; it ends with its parent, however that ends, and
+    the program that it runs with it."""
     code = 1
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # not handed down blocked
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        for one in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(one, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, runner.ENDING)  # not handed down blocked
         # Opened anew: a zip that several processes read through one descriptor is read wrongly.
         entries, _ = intake.discover(options.submissions, grader.stems, options.single)
         while True:
@@ -253,6 +256,8 @@ def worker(grader, options, take, report, work):
                 result = (index, "stop", f"{error.filename or ''}: {error.strerror or error}")
             os.write(report, json.dumps(result).encode() + b"\n")
         code = 0
+    except KeyboardInterrupt:
+        pass
     except BaseException:
         traceback.print_exc()
     finally:
@@ -261,6 +266,7 @@ def worker(grader, options, take, report, work):
 
 def main(options):
     """The exit code of grade.py class."""
+    runner.heed_signals()
     try:
         return grade_class(options)
     except (runner.UsageError, intake.IntakeError, roster.RosterError) as error:

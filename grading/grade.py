@@ -192,6 +192,7 @@ def main():
         grades = check(options)
     elif options.command == "run":
         import run  # here, so that a check of one file does not wait for its modules
+        run.runner.heed_signals()
         try:
             grades = run.run(options)
         except run.runner.UsageError as error:

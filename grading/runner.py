@@ -27,6 +27,7 @@ REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine min
 OUTPUT_LIMIT = 1 << 20   # bytes; a lab prints a few thousand
 POLL = 0.05              # seconds between looks at a running program
 SKIPPED = 77
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class UsageError(Exception):
@@ -133,13 +134,11 @@ def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):
                 run.problem = f"was stopped after {time_limit:.0f} s: does a loop never end?"
             elif not ended and time.monotonic() >= checked + box.poll:
                 checked, run.problem = time.monotonic(), box.trouble(child)
-    if run.problem:
-        end_group(child.pid)
+        if run.problem:
+            end_group(child.pid)
     _, status, usage = os.wait4(child.pid, 0)
     end_group(child.pid)
     child.returncode = os.waitstatus_to_exitcode(status)
-    child.stdout.close()
-    child.stderr.close()
     run.code = box.exit_code(child, child.returncode)
     run.wall, run.cpu = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
     if not run.problem and run.code not in (0, SKIPPED):
@@ -177,6 +176,14 @@ def signal_name(number):
         return str(number)
 
 
+def heed_signals():
+    """A closed terminal and a batch system end a tool as Ctrl-C does: with what it has started,
+    which would go on without any limit."""
+    for one in ENDING:
+        if signal.getsignal(one) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(one, signal.default_int_handler)
+
+
 @contextlib.contextmanager
 def ended_if_interrupted(child):
     """Ctrl-C does not reach a program in a session of its own: end it before going on."""
@@ -186,6 +193,9 @@ def ended_if_interrupted(child):
         end_group(child.pid)
         child.wait()
         raise
+    finally:
+        child.stdout.close()
+        child.stderr.close()
 
 
 def end_group(pid):
@@ -293,6 +303,7 @@ def main():
 
 
 if __name__ == "__main__":
+    heed_signals()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -339,6 +339,7 @@ def main():
 
 
 if __name__ == "__main__":
+    runner.heed_signals()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

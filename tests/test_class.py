@@ -571,6 +571,27 @@ class Programs(Class):
         self.assertEqual(self.lab("good")["sandbox"], "unsafe")
         self.assertEqual(self.of("good")[0]["points"], full())
 
+    def test_unsafe_programs_end_with_the_grader_however_that_ends(self):
+        pids = self.folder / "pids"
+        for student in ("alice", "bob"):
+            self.hand_in(student, f"{LAB}.cu", "#include <cstdio>\n#include <unistd.h>\nint main() {"
+                         f'FILE *f = fopen("{pids}", "a"); fprintf(f, "%d\\n", getpid()); fclose(f);'
+                         "for (;;) pause(); }\n")
+        for how, jobs, code in ((signal.SIGTERM, 1, 130), (signal.SIGHUP, 2, 130), (signal.SIGKILL, 2, -9)):
+            pids.write_text("")
+            child = subprocess.Popen([*kit.GRADE, "class", str(self.submissions), "--out", str(self.out), "--labs", "1",
+                                      "--backend", "sim", "--unsafe", "--jobs", str(jobs)], cwd=kit.KIT,
+                                     stderr=subprocess.PIPE, text=True)
+            kit.until(lambda: pids.read_text().count("\n") == jobs)
+            child.send_signal(how)
+            err = child.communicate(timeout=60)[1]
+            running = [Path(f"/proc/{pid}/exe") for pid in pids.read_text().split()]
+            kit.until(lambda: not any(path.exists() for path in running))
+            with self.subTest(how):
+                self.assertEqual((child.returncode, len(running)), (code, jobs), err)
+                self.assertFalse(any(path.exists() for path in running))
+                self.assertNotIn("Traceback", err)
+
     def test_a_program_on_the_simulated_device_cannot_say_hardware(self):
         said = recorded().decode().replace("\n", "\\n").replace('"', '\\"')
         said = re.sub(r"(measured left_running = ).*?\)", r"\g<1>4 us (median of 9, min 0.4, max 9)", said)

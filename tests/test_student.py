@@ -21,6 +21,7 @@ import output
 import plot
 import progress
 import test_make
+import tracing
 import worksheet
 
 GNUPLOT = shutil.which("gnuplot")
@@ -392,16 +393,21 @@ class Progress(FakeGpu):
         code, _, err = kit.call("make", "-s", "build", "DIR=mine", "BACKEND=cuda", cwd=self.copy,
                                 env=self.environment)
         self.assertEqual(code, 0, err)
-        child = subprocess.Popen([sys.executable, "grading/runner.py", "--dir", "mine", "--backend",
-                                  "cuda"], cwd=self.copy, env=self.environment,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        kit.until(lambda: pid.exists() and pid.read_text().strip())
-        child.send_signal(signal.SIGINT)
-        err = child.communicate(timeout=10)[1].decode()
-        self.assertEqual(child.returncode, 1)
-        self.assertIn("stopped; what finished before is kept", err)
-        self.assertNotIn("Traceback", err)
-        self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
+        self.keep(os.path.relpath(tracing.LIBRARY, kit.KIT), "")
+        for command, how in (("runner.py", signal.SIGINT), ("runner.py", signal.SIGTERM), ("runner.py", signal.SIGHUP),
+                             ("grade.py run", signal.SIGTERM), ("timeline.py", signal.SIGHUP)):
+            pid.unlink(missing_ok=True)
+            child = subprocess.Popen([sys.executable, *f"grading/{command}".split(), "--dir", "mine", "--backend",
+                                      "cuda"], cwd=self.copy, env=self.environment,
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            kit.until(lambda: pid.exists() and pid.read_text().strip())
+            child.send_signal(how)
+            err = child.communicate(timeout=60)[1].decode()
+            with self.subTest(command, how=how):
+                self.assertEqual(child.returncode, 1)
+                self.assertIn("stopped", err)
+                self.assertNotIn("Traceback", err)
+                self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
 
     def test_expected_seconds(self):
         recorded = re.search(r"after ([\d.]+) s", (kit.RECORDED / "01_nullKernelAsync.txt").read_text())
