@@ -54,7 +54,7 @@ def text_report(grades, verbose):
     for graded in grades:
         where = f"{graded.output.backend}: {graded.output.device}" if (
             graded.output and graded.output.device) else graded.source
-        title = (graded.stem or "?").replace("_", " ", 1)
+        title = (graded.stem or "?").replace("_", " ", 1)[:40]  # a name, as all words, may be of any length
         points = f"{graded.earned}/{graded.points_of}"
         if graded.error:
             points = f"could not grade, 0/{graded.points_of or '?'}"
@@ -70,7 +70,7 @@ def text_report(grades, verbose):
         for v in graded.verdicts:
             found = f"{v.shown or '-':>13}  {verdict.range_text(v.check):<15}"
             if v.check.equals:  # a word, as long as CUDA's names are
-                found = f"{v.shown or '-':<30}"
+                found = f"{v.shown[:30] or '-':<30}"
             lines.append(f"  {v.state:<12} {v.check.name:<26} {found} "
                          f"{f'{v.earned}/{v.points}' if v.points else '-':>5}")
             if v.message:
@@ -180,7 +180,7 @@ def main():
     two.add_argument("--lab", help="number of one lab; all without it")
     two.add_argument("--backend", choices=["cuda", "sim"],
                      help="hardware or the simulated device; default: hardware if there is any")
-    two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
+    two.add_argument("--attempts", type=positive, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
     add_class_commands(commands)
     commands.add_parser("doctor", help="what this machine lacks, and what to do about it")

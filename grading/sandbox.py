@@ -169,7 +169,7 @@ class Sandbox:
             status = file.read().decode(errors="replace")
         if code > 0 and '"exit-code"' not in status and not self.stopped:
             raise NoSandbox("bubblewrap cannot make a sandbox here")
-        return 128 - code if code > 128 else code
+        return 128 - code if 128 < code <= 192 else code  # there are 64 signals
 
 
 def version_of_once(bwrap, known={}):

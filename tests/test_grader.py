@@ -118,6 +118,18 @@ class BadInput(unittest.TestCase):
                 self.assertEqual((code, err), (3 if error else 0, ""))
                 self.assertIn(error or "13/13", " ".join(out.split()))
 
+    def test_a_long_word_costs_no_file_its_report(self):
+        with kit.folder() as folder:
+            lab, word = Path(folder) / "lab.txt", Path(folder) / "word.txt"
+            lab.write_text(recorded().replace("nullKernelAsync", "n" * 90))
+            stem = "09_kernelOverlap"
+            word.write_text(re.sub(r"(observed class_same_stream = )\w+", rf"\g<1>{'w' * 90}", recorded(stem)))
+            code, out, err = kit.grade("check", lab, word, kit.RECORDED / f"{LAB01}.txt")
+            self.assertEqual((code, err), (3, ""))
+            self.assertIn("there is no such lab", out)
+            self.assertRegex(out, r"FAIL +class_same_stream +w{30} ")
+            self.assertIn("13/13", out)
+
     def test_read_with_a_note(self):
         text = recorded()
         cases = {
@@ -299,6 +311,7 @@ class Judgement(unittest.TestCase):
     def test_calls(self):
         self.assertEqual(kit.grade("check")[0], 2)
         self.assertEqual(kit.grade("nonsense")[0], 2)
+        self.assertEqual(kit.grade("run", "--attempts", "0")[0], 2)
         code, out, err = kit.grade("run", "--dir", "no/such/folder")
         self.assertEqual((code, out), (2, ""))
         self.assertIn("no such folder", err)

@@ -105,6 +105,7 @@ class Inside(unittest.TestCase):
 
     def test_ends_are_told_apart(self):
         for script, code, words in (("exit 0", 0, ""), ("exit 3", 3, "exit code 3"),
+                                    ("exit 255", 255, "exit code 255"), ("kill -64 $$", -64, "signal SIGRTMAX"),
                                     ("kill -SEGV $$", -11, "signal SIGSEGV"), ("exit 77", 77, "")):
             for run in self.run_in(script):
                 self.assertEqual((run.code, run.problem), (code, words and f"ended with {words}"))
