@@ -299,6 +299,22 @@ class Judgement(unittest.TestCase):
         self.assertEqual(beside.state, verdict.FAIL)
         self.assertIn("TODO(2)", beside.message)
 
+        for nothing in (re.sub(r"(?m)^.* hidden_cycles = .*\n", "", recorded(stem)),
+                        f"skipped {stem.replace('_', ' ', 1)}: no CUDA device\n"):
+            alone, = verdict.judge(there, checks, output.parse(nothing.encode(), "none"))
+            self.assertEqual((alone.state, alone.points), (verdict.SKIPPED, 0))
+
+    def test_a_series_is_compared_parameter_by_parameter(self):
+        stem = "11_graphCapture"
+        there = re.sub(r"(chain_node\[n=1\] = ).*", r"\g<1>9 us (median of 3, min 8.9, max 9.1)", recorded(stem))
+        one = re.search(r"measured chain_node\[.*\n", there)[0]
+        yardstick = output.parse(there.encode(), "there")
+        for mine in (there.replace(one, "unmeasured chain_node[n=1] us\n"),
+                     there.replace(one, "").replace("finished", f"{one}finished")):
+            seen = {v.check.name: v for v in verdict.judge(
+                output.parse(mine.encode(), "mine"), ranges.load(stem), yardstick)}
+            self.assertEqual((seen["chain_node"].state, seen["chain_node"].message), (verdict.PASS, ""))
+
     def test_skipped_costs_nothing_and_earns_nothing(self):
         with kit.folder() as folder:
             path = Path(folder) / "skipped.txt"
