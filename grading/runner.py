@@ -27,6 +27,7 @@ REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine min
 OUTPUT_LIMIT = 1 << 20   # bytes; a lab prints a few thousand
 POLL = 0.05              # seconds between looks at a running program
 SKIPPED = 77
+GPUS = {"12": 2}         # that a lab measures on; every other on the first that is visible
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -217,18 +218,26 @@ def attempts(backend, asked):
     return 1 if backend == "sim" else asked
 
 
-def device_for(backend):
-    """The bus id of the GPU to lock, or None for the simulated device. Raises UsageError."""
+def devices_for(backend):
+    """The visible GPUs, of which there is one at least; none for the simulated device. Raises
+    UsageError."""
     if backend == "sim":
-        return None
+        return []
     devices, why = gpu.visible_devices()
     if not devices:
         raise UsageError(f"BACKEND=cuda, but {why}; BACKEND=sim uses the simulated device")
-    return devices[0]["bus_id"]
+    return devices
 
 
-def alone(bus_id):
-    return gpu.locked(bus_id) if bus_id else contextlib.nullcontext()
+@contextlib.contextmanager
+def alone(devices, *stems):
+    """Hold the locks of the GPUs, of those visible, that these labs measure on: in one order for
+    all, or two that wait would wait for each other."""
+    used = devices[:max(GPUS.get(stem[:2], 1) for stem in stems)]
+    with contextlib.ExitStack() as locks:
+        for bus_id in sorted({device["bus_id"] for device in used}):
+            locks.enter_context(gpu.locked(bus_id))
+        yield
 
 
 def save(path, data):
@@ -265,7 +274,7 @@ def main():
     options = parser.parse_args()
     backend = options.backend or gpu.pick_backend()
     try:
-        stems, bus_id = find_labs(options.dir, options.lab), device_for(backend)
+        stems, devices = find_labs(options.dir, options.lab), devices_for(backend)
         if options.out and (backend == "sim") != Path(options.out).name.startswith("simulated"):
             raise UsageError("outputs of the simulated device, and no others, are recorded under "
                              "a MACHINE that begins with 'simulated'")
@@ -279,7 +288,7 @@ def main():
     for place, stem in enumerate(stems, 1):
         print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
               f"{max(sum(wanted.values()), 1):.0f} s)", file=sys.stderr, flush=True)
-        with alone(bus_id), progress.Ticker(stem, wanted[stem]) as ticker:
+        with alone(devices, stem), progress.Ticker(stem, wanted[stem]) as ticker:
             run = run_lab(program_of(stem, options.dir, backend), echo=ticker.around(show))
         if not run.problem:
             progress.keep(kept, stem, run.wall)

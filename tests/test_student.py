@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """plot, watch, hint, doctor and the progress line. Figures and devices in here are made up."""
 import contextlib
+import json
 import os
 import pty
 import re
@@ -342,6 +343,51 @@ class Watch(FakeGpu):
         code, _, err = kit.call("make", "watch", cwd=self.copy, env=kit.clean_environment())
         self.assertIn("*** which lab? make watch LAB=01", err)
         self.assertNotEqual(code, 0)
+
+
+class Run(FakeGpu):
+    """grade.py run."""
+
+    stem = "01_nullKernelAsync"
+
+    def setUp(self):
+        super().setUp()
+        self.environment["FAKE_NAME"] = "NVIDIA H200"
+
+    def grade(self, *more):
+        """(what was said, the lab's report)."""
+        code, out, err = kit.call(sys.executable, "-W", "error", "grading/grade.py", "run", "--dir", "mine", "--backend",
+                                  "cuda", "--format", "json", *more, cwd=self.copy, env=self.environment)
+        self.assertNotIn("Traceback", err)
+        return err, json.loads(out)["labs"][0]
+
+    def test_only_an_output_of_this_device_is_the_solution_of_minutes_ago(self):
+        self.keep(f"solutions/{self.stem}.cu", self.good)
+        good = (kit.RECORDED / f"{self.stem}.txt").read_text()
+        kept = self.copy / f"results/cuda/solutions/{self.stem}.txt"
+        self.assertIn("the solution first", self.grade()[0])
+        self.assertNotIn("the solution first", self.grade()[0])
+        for other in (good[:400], good.replace("NVIDIA H200", "NVIDIA B300"),
+                      f"skipped {self.stem.replace('_', ' ', 1)}: no CUDA device\n"):
+            kept.write_text(other)
+            self.assertIn("the solution first", self.grade()[0])
+            self.assertEqual(kept.read_text(), good)
+        self.environment["FAKE_NAME"] = "NVIDIA B300"
+        self.assertIn("is no output of this device", self.grade()[0])
+
+    def test_the_attempt_with_most_points_counts_and_is_kept(self):
+        good = (kit.RECORDED / f"{self.stem}.txt").read_text()
+        noisy = re.sub(r"measured left_running = .*", "measured left_running = 4.0 us (median of 9, min 0.4, "
+                       "max 9)", good)
+        noisier = re.sub(r"(derived sync_over_async = )\S+", r"\g<1>1.000", noisy)
+        for number, text in enumerate((noisier, noisy, noisier, good), 1):
+            self.keep(f"attempt{number}", text)
+        self.lab.write_text(f"//! cd {self.copy}; echo >> count; cat attempt$(wc -l < count)\n")
+        err, report = self.grade("--no-reference")
+        self.assertEqual(err.count("too noisy to say"), 3)
+        self.assertEqual((self.copy / "results/cuda/mine" / f"{self.stem}.txt").read_text(), noisy)
+        states = {check["check"]: check["verdict"] for check in report["checks"]}
+        self.assertEqual((states["sync_over_async"], states["left_running"]), ("pass", "inconclusive"))
 
 
 class Progress(FakeGpu):
