@@ -27,6 +27,10 @@ class NoSandbox(Exception):
     """There is no sandbox on this machine; the text says why and what to do."""
 
 
+class Disturbed(Exception):
+    """A program was stopped for what others may have done; the text says why."""
+
+
 class Limits:
     """Of one run in the sandbox; memory, file and address_space in bytes."""
 
@@ -150,9 +154,15 @@ class Sandbox:
         found = tree(child.pid, self.limits.processes + 8)
         if len(found) - 3 > self.limits.processes:  # bwrap outside, bwrap inside, the program
             return self._stop(found, f"it started over {self.limits.processes} processes")
-        used = sum(map(resident, found)) + max(0, files_in_memory() - self.files_at_start)
+        own, much = files_of(found[1:2]), f"{self.limits.memory / (1 << 30):.2g} GB of memory"
+        used = sum(map(resident, found)) + own
         if used > self.limits.memory:
-            return self._stop(found, f"it used over {self.limits.memory / (1 << 30):.2g} GB of memory")
+            return self._stop(found, f"it used over {much}")
+        # Files that it hides from this count are the machine's. So are those of others: no blame.
+        if used + files_in_memory() - self.files_at_start - own > self.limits.memory:
+            self._stop(found, "")
+            os.close(self.status.pop(child.pid))
+            raise Disturbed(f"it was stopped: with files of others in memory (/dev/shm) over {much} went")
         return ""
 
     def _stop(self, found, why):
@@ -203,6 +213,19 @@ def resident(pid):
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def files_of(pids):
+    """Bytes of the files in the /tmp and /dev/shm of sandboxes, by their first processes."""
+    total = 0
+    for pid in pids:
+        for folder in ("/tmp", "/dev/shm"):
+            with contextlib.suppress(OSError):
+                inside = f"/proc/{pid}/root{folder}"
+                if os.stat(inside).st_dev != os.stat(folder).st_dev:  # else it is not made yet
+                    room = os.statvfs(inside)
+                    total += (room.f_blocks - room.f_bfree) * room.f_frsize
+    return total
 
 
 def files_in_memory():

@@ -237,6 +237,8 @@ class Workshop:
             box = sandbox.Sandbox(folders, limits, gpu, self.extra, way=self.way)
         try:
             return runner.run_command(command, time_limit=time_limit, box=box)
+        except sandbox.Disturbed as error:
+            raise Infrastructure(str(error)) from None
         except (OSError, sandbox.NoSandbox) as error:
             raise Infrastructure(f"{command[0]} could not be started: {error}") from None
 

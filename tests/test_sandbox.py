@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import kit
 import runner
@@ -81,6 +83,32 @@ class Inside(unittest.TestCase):
                 self.assertIn("of memory", run.problem)
                 # The kernel frees what was in its /tmp a little later.
                 kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20), seconds=10)
+
+    def test_files_in_memory_that_may_be_those_of_others_are_no_fault_of_it(self):
+        if not shutil.which("python3", path="/usr/bin"):
+            self.skipTest("no /usr/bin/python3")
+        before = sandbox.files_in_memory()
+        hides = ("import os, time; f = os.memfd_create('x')\n"
+                 "while True: os.write(f, bytes(1 << 20)) if os.fstat(f).st_size < 400 << 20 else time.sleep(1)")
+        large = sandbox.Limits(SMALL.memory, SMALL.processes, file=1 << 30)
+        for way in self.ways:
+            kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20))
+            with self.assertRaisesRegex(sandbox.Disturbed, "files of others"):
+                runner.run_command(["/usr/bin/python3", "-c", hides], time_limit=20,
+                                   box=sandbox.Sandbox((), large, way=way))
+        kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20))
+        with tempfile.TemporaryFile(dir="/dev/shm") as others:
+            class Beside(sandbox.Sandbox):
+                def start(self, command):
+                    child = super().start(command)
+                    others.write(bytes(400 << 20))
+                    return child
+            with self.assertRaises(sandbox.Disturbed):
+                runner.run_command(["/bin/sleep", "20"], box=Beside((), SMALL, way=self.ways[0]))
+        shop = workshop.Workshop("x", "sim")
+        with mock.patch.object(runner, "run_command", side_effect=sandbox.Disturbed("it was stopped")):
+            with self.assertRaisesRegex(workshop.Infrastructure, "^it was stopped$"):
+                shop._run(["x"], (), sandbox.PROGRAM, gpu=False, time_limit=1)
 
     def test_a_file_is_limited(self):
         for run in self.run_in("head -c 10000000 /dev/zero > /tmp/x; wc -c < /tmp/x"):
