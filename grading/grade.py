@@ -198,6 +198,9 @@ def main():
         except run.runner.UsageError as error:
             print(error, file=sys.stderr)
             return USAGE
+        except run.runner.CannotKeep as error:
+            print(error, file=sys.stderr)
+            return COULD_NOT
     else:
         import importlib
         module = {"class": "class_run"}.get(options.command, options.command)

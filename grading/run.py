@@ -5,6 +5,7 @@ On hardware a lab whose checks ask what really ran is run a second time, traced:
 a call by a microsecond, so what is graded is what it printed without. Its claims are held against
 what the second run did. The simulated device's log takes no virtual time: one run does for both.
 """
+import contextlib
 import os
 import sys
 import time
@@ -121,7 +122,8 @@ def reference_for(stem, options, devices):
         print(f"  no comparison: {os.path.relpath(kept, runner.KIT)} is no output of this device",
               file=sys.stderr)
     elif verdict.spoiled(reference):
-        kept.unlink()  # serves once: the next one measures again
+        with contextlib.suppress(OSError):
+            kept.unlink()  # serves once: the next one measures again
     return reference
 
 
@@ -162,7 +164,8 @@ def best_attempt(stem, folder, options, devices):
             if trace:
                 tracing.write_json(trace, tracing.kept_at(folder, options.backend, stem))
             elif why:  # an earlier attempt's would not fit the output
-                tracing.kept_at(folder, options.backend, stem).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    tracing.kept_at(folder, options.backend, stem).unlink()
         if not any(v.state == verdict.INCONCLUSIVE for v in graded.verdicts):
             break
         print(f"  attempt {attempt}: too noisy to say", file=sys.stderr)

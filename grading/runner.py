@@ -5,7 +5,8 @@
     runner.py --dir labs [--lab NN] [--backend cuda] [--out FOLDER]
 
 `make run` and `make record` call it; grade.py uses run_lab. Exit 0 if every lab finished (or
-was skipped), 1 if one failed, 2 for a mistake in the call, 77 if all were skipped.
+was skipped), 1 if one failed or its output cannot be kept, 2 for a mistake in the call, 77 if
+all were skipped.
 """
 import argparse
 import contextlib
@@ -33,6 +34,14 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class UsageError(Exception):
     """A mistake in how the command was called: one line, exit 2."""
+
+
+class CannotKeep(OSError):
+    """A result cannot be written; its text is one line."""
+
+    def __str__(self):
+        return (f"{self.filename}: {self.strerror}: what is found cannot be kept; a folder is needed that you "
+                "may write to, on a disk with room")
 
 
 class Run:
@@ -241,11 +250,21 @@ def alone(devices, *stems):
 
 
 def save(path, data):
-    """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file so that it is there whole or not at all, also after a loss of power. Raises
+    CannotKeep."""
     part = path.with_name(part_of(path))
-    part.write_bytes(data)
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()  # it may be what could not be made
+        folder = error.filename if error.filename and str(error.filename) != str(part) else path
+        raise CannotKeep(error.errno, error.strerror, str(folder)) from None
 
 
 def part_of(path):
@@ -317,3 +336,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped; what finished before is kept")
+    except CannotKeep as error:
+        sys.exit(str(error))

@@ -344,5 +344,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped")
+    except runner.CannotKeep as error:
+        sys.exit(str(error))
     except BrokenPipeError:
         sys.exit(1)

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
 import signal
@@ -388,6 +389,33 @@ class Run(FakeGpu):
         self.assertEqual((self.copy / "results/cuda/mine" / f"{self.stem}.txt").read_text(), noisy)
         states = {check["check"]: check["verdict"] for check in report["checks"]}
         self.assertEqual((states["sync_over_async"], states["left_running"]), ("pass", "inconclusive"))
+
+
+    def test_what_cannot_be_kept_gets_one_line(self):
+        self.lab.write_text(self.good + '//! [ -z "$LAB_TRACE" ] || cp tests/hardware_sample.log $LAB_TRACE\n')
+        self.keep(os.path.relpath(tracing.LIBRARY, kit.KIT), "")
+        mine = ("--dir", "mine", "--backend", "cuda")
+        kit.call("make", "-s", "build", "DIR=mine", "BACKEND=cuda", cwd=self.copy, env=self.environment)
+
+        def fails(name, *arguments, code=1, words="(Not a directory|File exists)", **more):
+            with self.subTest(name, words=words):
+                _, err = self.tool(name, *arguments, code=code, env=self.environment, **more)
+                said = [line for line in err.splitlines() if "cannot be kept" in line]
+                self.assertEqual(said, err.splitlines()[-1:])
+                self.assertRegex(said[0], rf"^{self.copy}/results.*: {words}: ")
+        full = {"words": "File too large", "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))}
+        fails("runner", *mine, **full)
+        fails("compare", "--lab", "1", **full)
+        self.assertEqual(list(self.copy.glob("results/**/*.part")), [])
+        shutil.rmtree(self.copy / "results")
+        self.keep("results", "")
+        fails("runner", *mine)
+        fails("grade", "run", "--no-reference", *mine, code=3)
+        fails("timeline", *mine)
+        fails("compare", "--lab", "1")
+        fails("hint", "--lab", "1")
+        if shutil.which("gnuplot"):
+            fails("plot", "--lab", "2")
 
 
 class Progress(FakeGpu):
