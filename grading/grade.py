@@ -10,7 +10,8 @@
     grade.py doctor                         what this machine lacks (exit 0 or 1)
 
 Exit code: 0 full marks (class, export, report: done), 1 below, 2 a mistake in the call,
-3 something could not be graded.
+3 something could not be graded or kept; of class also 4 some are still in a cluster's queue, 130
+stopped by Ctrl-C or a signal.
 The report goes to standard output, progress to standard error. The checks are in ranges/.
 """
 import argparse
@@ -33,14 +34,10 @@ def check(options):
     grades = []
     for path in options.files:
         try:
-            with open(path, "rb") as file:
-                data = file.read(output.MAX_BYTES + 1)
-        except OSError as error:
-            graded = Graded(path)
-            graded.error = f"{path}: {error.strerror}: run the lab first (make run)"
-        else:
-            graded = grade_data(data, path, options.ranges)
-        grades.append(graded)
+            grades.append(grade_data(output.load(path), path, options.ranges))
+        except output.OutputError as error:
+            grades.append(Graded(path))
+            grades[-1].error = str(error)
     return grades
 
 

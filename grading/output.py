@@ -119,16 +119,18 @@ def number(text, at):
     return value
 
 
-def read(path):
-    """The Output in a file. Raises OutputError."""
-    where = str(path)
+def load(path):
+    """A file's bytes, and no more than tells that it is too large. Raises OutputError."""
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise OutputError("unreadable", where, f"{error.strerror}: run the lab first (make run)"
-                          ) from None
-    return parse(data, where)
+        raise OutputError("unreadable", path, f"{error.strerror}: run the lab first (make run)") from None
+
+
+def read(path):
+    """The Output in a file. Raises OutputError."""
+    return parse(load(path), str(path))
 
 
 def parse(data, where):

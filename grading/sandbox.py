@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Run what students hand in so that it can harm nobody: in bubblewrap.
 
-It sees /usr, the CUDA Toolkit, the GPU's device files, an empty /tmp, and the folders it is
-given; no network, no other process, nothing of /etc, /home or another submission. Limits on
-time and output are runner.py's; here are those on memory, processes and files, looked
+It sees /usr, the CUDA Toolkit, the GPU's device files, an empty /tmp, the folders it is given,
+and what names the machine's parts: of /etc ld.so.cache and alternatives, of /sys processors and
+PCI devices. No network, no other process, no more of /etc, nothing of /home or another submission.
+Limits on time and output are runner.py's; here are those on memory, processes and files, looked
 after by watching: the limits that a process inherits cannot express them, as CUDA reserves more
 address space than the machine has memory. A fork bomb is faster than that, so the kernel's own
 limit on processes stands behind it.
 """
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -52,6 +54,7 @@ COMPILER = Limits(memory=some_memory(), processes=64, file=256 * MB, address_spa
 KEPT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SIM_DEVICES")
 
 
+@functools.lru_cache(maxsize=None)
 def version_of(bwrap):
     said = subprocess.run([bwrap, "--version"], stdin=subprocess.DEVNULL, capture_output=True)
     found = re.search(r"(\d+)\.(\d+)", said.stdout.decode(errors="replace"))
@@ -98,7 +101,7 @@ class Sandbox:
         self.bwrap = shutil.which("bwrap")
         if not self.bwrap:
             raise NoSandbox("bubblewrap is not installed (apt-get install bubblewrap)")
-        small = ["--size", str(256 * MB)] if version_of_once(self.bwrap) >= (0, 7) else []
+        small = ["--size", str(256 * MB)] if version_of(self.bwrap) >= (0, 7) else []
         everybody = ["--perms", "1777"] if way == "root" else []
         self.arguments = ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         if way == "root":
@@ -180,12 +183,6 @@ class Sandbox:
         if code > 0 and '"exit-code"' not in status and not self.stopped:
             raise NoSandbox("bubblewrap cannot make a sandbox here")
         return 128 - code if 128 < code <= 192 else code  # there are 64 signals
-
-
-def version_of_once(bwrap, known={}):
-    if bwrap not in known:
-        known[bwrap] = version_of(bwrap)
-    return known[bwrap]
 
 
 def kernel():
