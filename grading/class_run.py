@@ -46,7 +46,7 @@ def labs_wanted(options):
     numbers = [part.strip() for part in options.labs.split(",") if part.strip()]
     chosen = []
     for text in numbers:
-        found = [s for s in stems if text.isdigit() and int(s[:2]) == int(text)]
+        found = [s for s in stems if text.isdecimal() and int(s[:2]) == int(text)]
         if not found:
             raise runner.UsageError(f"--labs {text}: no such lab; there are: "
                                     + " ".join(s[:2] for s in stems))
@@ -115,7 +115,7 @@ def survey(grader, entries):
         try:
             submission = entry.read(grader.stems)
             found.append((submission.digest(), grader.runs(submission)))
-        except OSError as error:
+        except Exception as error:  # when its turn comes it is the same, and is said
             found.append((str(error), []))
     return found
 
@@ -151,8 +151,17 @@ def one_student(grader, entry):
         grade = grader.grade(entry, folder)
     except Infrastructure as error:
         grade = grader._broken(entry, str(error))
+    except OSError:
+        raise  # a full disk, say: no student would fare better
+    except Exception as error:  # a mistake of the grader's own costs nobody else the grade
+        grade = grader._broken(entry, f"the grader failed: {traceback_in_a_line(error)}")
     grades.write(folder, grade)
     return grade["state"], f"{grade['points']}/{grade['of']}"
+
+
+def traceback_in_a_line(error):
+    steps = [f"{Path(step.filename).name}:{step.lineno}" for step in traceback.extract_tb(error.__traceback__)]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]} ({' '.join(steps[-6:])})"
 
 
 def build_student(grader, entry):
@@ -182,7 +191,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
     workers = []
     try:
         # Ctrl-C reaches all of the group; it is for the parent alone.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, runner.ENDING)
         for _ in range(jobs):
             pid = os.fork()
             if pid == 0:
@@ -190,7 +199,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
                     os.close(fd)
                 worker(grader, options, take, report, work)  # never returns
             workers.append(pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, runner.ENDING)
         os.close(take)
         os.close(report)
         take = report = None
@@ -217,7 +226,7 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
     finally:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM)
             os.waitpid(pid, 0)
         for fd in (take, report, give, results):
             if fd is not None:
@@ -225,12 +234,15 @@ def run_workers(grader, options, entries, todo, progress, jobs, held, work=one_s
 
 
 def worker(grader, options, take, report, work):
-    """A process that grades what it is told to; it ends with its parent, however that ends."""
+    """A process that grades what it is told to; it ends with its parent, however that ends, and
+    the program that it runs with it."""
     code = 1
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # not handed down blocked
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        for one in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(one, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, runner.ENDING)  # not handed down blocked
         # Opened anew: a zip that several processes read through one descriptor is read wrongly.
         entries, _ = intake.discover(options.submissions, grader.stems, options.single)
         while True:
@@ -244,6 +256,8 @@ def worker(grader, options, take, report, work):
                 result = (index, "stop", told(error))
             os.write(report, json.dumps(result).encode() + b"\n")
         code = 0
+    except KeyboardInterrupt:
+        pass
     except BaseException:
         traceback.print_exc()
     finally:
@@ -257,6 +271,7 @@ def told(error):
 
 def main(options):
     """The exit code of grade.py class."""
+    runner.heed_signals()
     try:
         return grade_class(options)
     except (runner.UsageError, intake.IntakeError, roster.RosterError) as error:

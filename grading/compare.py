@@ -7,7 +7,7 @@
 Columns: the student's prediction, the simulated device, the recorded H200, other recordings
 under worksheets/recorded/, published machines, and the last output of DIR. The table goes to
 standard output, 80 columns wide, and as Markdown to results/compare_NN_name.md. What is
-missing says which command makes it. Exit 0, or 2 for a mistake in the call.
+missing says which command makes it. Exit 0, 1 if it cannot be kept, 2 for a mistake in the call.
 """
 import argparse
 import csv
@@ -470,5 +470,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped")
+    except runner.CannotKeep as error:
+        sys.exit(str(error))
     except BrokenPipeError:
         sys.exit(0)

@@ -62,10 +62,11 @@ def architecture():
 
 
 def open_lock(path):
-    """A descriptor of the lock file, whoever made it; never through a link."""
+    """A descriptor of the lock file, whoever made it; never through a link, nor waiting for what
+    else may have its name."""
     for _ in range(10):
         try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
@@ -99,6 +100,7 @@ def locked(bus_id, folder=None):
     try:
         fd = open_lock(path)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
             raise OSError(errno.EINVAL, "is no plain file", path)
     except OSError as error:
         sys.exit(f"{path}: {error.strerror}: the GPU cannot be locked; ask who made it to remove it")

@@ -10,7 +10,8 @@
     grade.py doctor                         what this machine lacks (exit 0 or 1)
 
 Exit code: 0 full marks (class, export, report: done), 1 below, 2 a mistake in the call,
-3 something could not be graded.
+3 something could not be graded or kept; of class also 4 some are still in a cluster's queue, 130
+stopped by Ctrl-C or a signal.
 The report goes to standard output, progress to standard error. The checks are in ranges/.
 """
 import argparse
@@ -33,14 +34,10 @@ def check(options):
     grades = []
     for path in options.files:
         try:
-            with open(path, "rb") as file:
-                data = file.read(output.MAX_BYTES + 1)
-        except OSError as error:
-            graded = Graded(path)
-            graded.error = f"{path}: {error.strerror}: run the lab first (make run)"
-        else:
-            graded = grade_data(data, path, options.ranges)
-        grades.append(graded)
+            grades.append(grade_data(output.load(path), path, options.ranges))
+        except output.OutputError as error:
+            grades.append(Graded(path))
+            grades[-1].error = str(error)
     return grades
 
 
@@ -54,7 +51,7 @@ def text_report(grades, verbose):
     for graded in grades:
         where = f"{graded.output.backend}: {graded.output.device}" if (
             graded.output and graded.output.device) else graded.source
-        title = (graded.stem or "?").replace("_", " ", 1)
+        title = (graded.stem or "?").replace("_", " ", 1)[:40]  # a name, as all words, may be of any length
         points = f"{graded.earned}/{graded.points_of}"
         if graded.error:
             points = f"could not grade, 0/{graded.points_of or '?'}"
@@ -70,7 +67,7 @@ def text_report(grades, verbose):
         for v in graded.verdicts:
             found = f"{v.shown or '-':>13}  {verdict.range_text(v.check):<15}"
             if v.check.equals:  # a word, as long as CUDA's names are
-                found = f"{v.shown or '-':<30}"
+                found = f"{v.shown[:30] or '-':<30}"
             lines.append(f"  {v.state:<12} {v.check.name:<26} {found} "
                          f"{f'{v.earned}/{v.points}' if v.points else '-':>5}")
             if v.message:
@@ -180,7 +177,7 @@ def main():
     two.add_argument("--lab", help="number of one lab; all without it")
     two.add_argument("--backend", choices=["cuda", "sim"],
                      help="hardware or the simulated device; default: hardware if there is any")
-    two.add_argument("--attempts", type=int, default=3, help="runs while too noisy to say")
+    two.add_argument("--attempts", type=positive, default=3, help="runs while too noisy to say")
     two.add_argument("--no-reference", action="store_true", help="do not run the solution first")
     add_class_commands(commands)
     commands.add_parser("doctor", help="what this machine lacks, and what to do about it")
@@ -192,11 +189,15 @@ def main():
         grades = check(options)
     elif options.command == "run":
         import run  # here, so that a check of one file does not wait for its modules
+        run.runner.heed_signals()
         try:
             grades = run.run(options)
         except run.runner.UsageError as error:
             print(error, file=sys.stderr)
             return USAGE
+        except run.runner.CannotKeep as error:
+            print(error, file=sys.stderr)
+            return COULD_NOT
     else:
         import importlib
         module = {"class": "class_run"}.get(options.command, options.command)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A class's grades on disk: written by `class`, read by `export` and `report`."""
 import json
-import os
 from pathlib import Path
 
 import roster
@@ -17,22 +16,12 @@ class GradesError(Exception):
 
 
 def write(folder, grade):
-    """grade.json, whole or not at all, and safe from a loss of power; then old files go."""
+    """grade.json, whole or not at all; then old files go."""
     lines = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in grade.items()
              if key != "labs"]
     labs = ",\n".join(json.dumps(lab, ensure_ascii=False) for lab in grade["labs"])
     text = "{\n" + ",\n".join(lines) + ',\n"labs": [\n' + labs + "\n]\n}\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / runner.part_of(folder / "grade.json")
-    try:
-        with open(part, "wb") as file:
-            file.write(text.encode("utf-8", "surrogatepass"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, folder / "grade.json")
-    except OSError:
-        part.unlink(missing_ok=True)  # it may be what could not be made
-        raise
+    runner.save(folder / "grade.json", text.encode("utf-8", "surrogatepass"))
     for path in folder.iterdir():
         if path.name not in grade["kept"] and path.name != "grade.json":
             path.unlink()

@@ -5,7 +5,7 @@
     hint.py --lab NN [--dir labs] [--again]
 
 The TODO whose figures the last output lacks comes first. results/hints.json remembers what has
-been shown. Exit 0, or 2 for a mistake in the call.
+been shown. Exit 0, 1 if that cannot be kept, 2 for a mistake in the call.
 """
 import argparse
 import json
@@ -117,5 +117,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped")
-    except OSError as failure:
-        sys.exit(f"{failure.filename}: {failure.strerror}")
+    except runner.CannotKeep as error:
+        sys.exit(str(error))
+    except BrokenPipeError:
+        sys.exit(0)

@@ -454,7 +454,7 @@ def gradescope_text(data):
         top = re.match(r"(\S+):\s*$", line)
         if top:
             current = who.setdefault(top[1], [])
-        found = re.match(r"\s+-?\s*:(name|sid|email):\s*(.+)$", line)
+        found = re.match(r"\s+(?:-\s*)?:(name|sid|email):\s*(.+)$", line)
         if found and current is not None:
             text = found[2].strip().strip("'\"")
             current.append(({"sid": "id"}.get(found[1], found[1]), text))

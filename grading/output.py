@@ -14,12 +14,14 @@ import math
 import re
 
 MAX_BYTES = 4 << 20  # a lab prints a few kilobytes; more is a loop that went wrong
+LONGEST = 500        # characters; a lab's lines have a hundred
 LARGEST = 1e15       # no unit of ours reaches it: a larger number is a garbled one
 UNITS = {"ns", "us", "ms", "s", "x", "%", "count", "cycles", "MHz", "GB/s"}
 
 NAME = r"[a-z][a-z0-9_]*"
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|NAN|inf|INF)"
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+# Whatever the text, there is one way to match it, or a long one would be tried for hours.
+NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|NaN|NAN|inf|INF)"
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b\n]*\x07")
 VALUE = re.compile(
     rf"(?P<kind>measured|derived) (?P<name>{NAME})(?:\[(?P<key>{NAME})=(?P<at>{NUMBER})\])? = "
     rf"(?P<value>{NUMBER}) (?P<unit>\S+)"
@@ -117,16 +119,18 @@ def number(text, at):
     return value
 
 
-def read(path):
-    """The Output in a file. Raises OutputError."""
-    where = str(path)
+def load(path):
+    """A file's bytes, and no more than tells that it is too large. Raises OutputError."""
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise OutputError("unreadable", where, f"{error.strerror}: run the lab first (make run)"
-                          ) from None
-    return parse(data, where)
+        raise OutputError("unreadable", path, f"{error.strerror}: run the lab first (make run)") from None
+
+
+def read(path):
+    """The Output in a file. Raises OutputError."""
+    return parse(load(path), str(path))
 
 
 def parse(data, where):
@@ -144,6 +148,9 @@ def parse(data, where):
             out.warnings.append(line[len("warning "):])
         if not line.startswith(RESERVED):
             continue
+        if len(line) > LONGEST:
+            raise OutputError("malformed", at, f"is longer than any line that a lab prints: "
+                              f"'{line[:60]}...'; print it with the functions of common/print.h")
         if finished_at and line.startswith("lab "):
             raise OutputError("malformed", at, "a second run begins here: hand in one run a file")
         if finished_at:
@@ -198,8 +205,8 @@ def fact(out, line, at):
         if not device or out.device:
             raise OutputError("malformed", at, "a 'device' line reads: device NAME, sm_NN, N SMs, "
                               "N MHz, driver N, runtime N; and there is one")
-        out.device, out.device_sms = device["name"], float(device["sms"])
-        out.device_mhz = float(device["mhz"])
+        out.device, out.device_sms = device["name"], number(device["sms"], at)
+        out.device_mhz = number(device["mhz"], at)
         return
     if not found:
         raise OutputError("malformed", at, f"cannot be read: '{line[:60]}'; print it with the "
@@ -223,7 +230,7 @@ def fact(out, line, at):
             few = value["q1"] is None
             entry.low = number(value["min" if few else "q1"], at)
             entry.high = number(value["max" if few else "q3"], at)
-            entry.count = int(value["count"])
+            entry.count = int(number(value["count"], at))
             lowest, highest = number(value["min"], at), number(value["max"], at)
             if not lowest <= entry.low <= entry.value <= entry.high <= highest:
                 raise OutputError("malformed", at, "the median is outside its own spread: was "

@@ -5,7 +5,7 @@
     plot.py [--lab NN] [--dir labs]
 
 Writes results/NN_name.svg and, for one lab, draws it in the terminal, too (80 x 24, so that it
-works over SSH). Exit 0, 1 if a picture failed, 2 for a mistake in the call, 3 without gnuplot.
+works over SSH). Exit 0, 1 if a picture failed or cannot be kept, 2 for a mistake in the call, 3 without gnuplot.
 
 One function a lab fills a Picture with gnuplot commands. In grey and in print the machines
 differ by shade, line and point: what is yours is black and solid.
@@ -385,5 +385,7 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped")
+    except runner.CannotKeep as error:
+        sys.exit(str(error))
     except BrokenPipeError:
         sys.exit(0)

@@ -5,6 +5,7 @@ On hardware a lab whose checks ask what really ran is run a second time, traced:
 a call by a microsecond, so what is graded is what it printed without. Its claims are held against
 what the second run did. The simulated device's log takes no virtual time: one run does for both.
 """
+import contextlib
 import os
 import sys
 import time
@@ -31,10 +32,10 @@ def build(folder, labs, backend):
         progress.run("building the tracer", ["make", "-s", "trace"], quiet=True, cwd=runner.KIT)
 
 
-def run_once(stem, folder, backend, bus_id, traced=False):
+def run_once(stem, folder, backend, devices, traced=False):
     """Run one lab of a folder, alone on its GPU: (Run, Trace or None, why there is none)."""
     kept, program = runner.results_of(folder, backend), runner.program_of(stem, folder, backend)
-    with runner.alone(bus_id), progress.Ticker(stem, progress.expected(stem, backend, kept)):
+    with runner.alone(devices, stem), progress.Ticker(stem, progress.expected(stem, backend, kept)):
         if traced:
             run, trace, why = tracing.capture(program, backend)
         else:
@@ -51,91 +52,121 @@ def asks_what_ran(stem, folder):
         return False  # grade_data says what is wrong with it
 
 
-def measured(stem, options, bus_id):
+def measured(stem, options, devices):
     """A run of a lab whose figures count, and what really ran, if its checks ask for that: (Run,
     Trace or None, why there is no trace)."""
     asks = asks_what_ran(stem, options.ranges)
     why = tracing.unavailable(options.backend) if asks else ""
     if asks and options.backend == "sim":
-        return run_once(stem, options.dir, options.backend, bus_id, traced=True)
-    run, trace, _ = run_once(stem, options.dir, options.backend, bus_id)
+        return run_once(stem, options.dir, options.backend, devices, traced=True)
+    run, trace, _ = run_once(stem, options.dir, options.backend, devices)
     if asks and not why and not run.problem and run.code == 0:
         print("  once more, traced, to see what really ran", file=sys.stderr)
-        again, trace, why = run_once(stem, options.dir, options.backend, bus_id, traced=True)
+        again, trace, why = run_once(stem, options.dir, options.backend, devices, traced=True)
         if again.problem:
             trace, why = None, f"the traced run {again.problem}"
     return run, trace, why
 
 
-def wants_reference(stem, options):
+def compares(options):
+    """Whether the solution's figures are wanted beside those of the program."""
+    return not options.no_reference and runner.short_name(options.dir) != "solutions"
+
+
+def kept_reference(stem, options):
+    return runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
+
+
+def comparable(path, devices):
+    """The Output in a file if it is one to compare with: whole, of a run, and of this device."""
+    try:
+        out = output.read(path)
+    except output.OutputError:
+        return None
+    here = not devices or out.device == devices[0]["name"]
+    return out if here and out.skipped is None else None
+
+
+def wants_reference(stem, options, devices):
     """Whether the solution has to be run: not if it was minutes ago, or is not asked for."""
-    if runner.short_name(options.dir) == "solutions" or options.no_reference:
+    if not compares(options):
         return False
-    kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
-    program = runner.program_of(stem, SOLUTIONS, options.backend)
-    return not (kept.exists() and program.exists() and max(
-        time.time() - runner.REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime)
+    kept, program = kept_reference(stem, options), runner.program_of(stem, SOLUTIONS, options.backend)
+    fresh = kept.exists() and program.exists() and max(
+        time.time() - runner.REFERENCE_AGE, program.stat().st_mtime) < kept.stat().st_mtime
+    return not (fresh and comparable(kept, devices))
 
 
-def expected(stems, options):
+def expected(stems, options, devices):
     """Seconds that these labs will take, with the solutions beside them."""
     pairs = [(stem, options.dir) for stem in stems]
-    pairs += [(stem, SOLUTIONS) for stem in stems if wants_reference(stem, options)]
+    pairs += [(stem, SOLUTIONS) for stem in stems if wants_reference(stem, options, devices)]
     return sum(progress.expected(stem, options.backend, runner.results_of(
         folder, options.backend)) for stem, folder in pairs)
 
 
-def reference_for(stem, options, bus_id):
+def reference_for(stem, options, devices):
     """The solution's Output on this machine, run now unless it was minutes ago; None if it fails."""
-    if runner.short_name(options.dir) == "solutions" or options.no_reference:
+    if not compares(options):
         return None
-    kept = runner.results_of(SOLUTIONS, options.backend) / f"{stem}.txt"
-    if wants_reference(stem, options):
+    kept = kept_reference(stem, options)
+    if wants_reference(stem, options, devices):
         print(f"  the solution first, to compare with on this machine: {stem}", file=sys.stderr)
-        run, _, _ = run_once(stem, SOLUTIONS, options.backend, bus_id)
+        run, _, _ = run_once(stem, SOLUTIONS, options.backend, devices)
         if run.problem or run.code != 0:
             print(f"  no comparison: the solution {run.problem or 'was skipped'}", file=sys.stderr)
             return None
         runner.save(kept, run.out)
-    try:
-        reference = output.read(kept)
-    except output.OutputError:
-        return None
-    if verdict.spoiled(reference):
-        kept.unlink()  # serves once: the next one measures again
+    reference = comparable(kept, devices)
+    if not reference:
+        print(f"  no comparison: {os.path.relpath(kept, runner.KIT)} is no output of this device",
+              file=sys.stderr)
+    elif verdict.spoiled(reference):
+        with contextlib.suppress(OSError):
+            kept.unlink()  # serves once: the next one measures again
     return reference
 
 
 def run(options):
     folder = Path(options.dir)
     options.backend = options.backend or runner.gpu.pick_backend()
-    stems, bus_id = runner.find_labs(folder, options.lab), runner.device_for(options.backend)
+    stems, devices = runner.find_labs(folder, options.lab), runner.devices_for(options.backend)
     print(f"building {runner.short_name(folder)} ...", file=sys.stderr, flush=True)
     build(folder.resolve(), stems, options.backend)
-    if not options.no_reference and runner.short_name(folder) != "solutions":
+    if compares(options):
         build(runner.KIT / "solutions", stems, options.backend)
-    grades, begun, wanted = [], time.monotonic(), expected(stems, options)
+    grades, begun, wanted = [], time.monotonic(), expected(stems, options, devices)
     for place, stem in enumerate(stems, 1):
         print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
               f"{max(wanted, 1):.0f} s)", file=sys.stderr, flush=True)
-        reference = reference_for(stem, options, bus_id)
-        for attempt in range(1, runner.attempts(options.backend, options.attempts) + 1):
-            result, trace, why = measured(stem, options, bus_id)
-            kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
+        grades.append(best_attempt(stem, folder, options, devices))
+    return grades
+
+
+def best_attempt(stem, folder, options, devices):
+    """Run until nothing is inconclusive; the attempt with most points counts, the earlier of equal
+    ones. Its output and trace are kept."""
+    reference, best = reference_for(stem, options, devices), None
+    kept = runner.results_of(folder, options.backend) / f"{stem}.txt"
+    for attempt in range(1, runner.attempts(options.backend, options.attempts) + 1):
+        result, trace, why = measured(stem, options, devices)
+        graded = grade_data(result.out, os.path.relpath(kept, runner.KIT), options.ranges, stem, reference,
+                            result.wall, result.cpu, trace)
+        if why and not result.problem and result.code == 0:
+            graded.notes.append(f"what really ran was not checked: {why}")
+        if result.problem:
+            graded.verdicts, graded.output = [], None
+            graded.error = f"{stem}: {result.problem}"
+        if best is None or graded.earned > best.earned:
+            best = graded
             if result.out:
                 runner.save(kept, result.out)
-            source = os.path.relpath(kept, runner.KIT)
             if trace:
                 tracing.write_json(trace, tracing.kept_at(folder, options.backend, stem))
-            graded = grade_data(result.out, source, options.ranges, stem, reference, result.wall,
-                                result.cpu, trace)
-            if why and not result.problem and result.code == 0:
-                graded.notes.append(f"what really ran was not checked: {why}")
-            if result.problem:
-                graded.verdicts, graded.output = [], None
-                graded.error = f"{stem}: {result.problem}"
-            if not any(v.state == verdict.INCONCLUSIVE for v in graded.verdicts):
-                break
-            print(f"  attempt {attempt}: too noisy to say", file=sys.stderr)
-        grades.append(graded)
-    return grades
+            elif why:  # an earlier attempt's would not fit the output
+                with contextlib.suppress(OSError):
+                    tracing.kept_at(folder, options.backend, stem).unlink()
+        if not any(v.state == verdict.INCONCLUSIVE for v in graded.verdicts):
+            break
+        print(f"  attempt {attempt}: too noisy to say", file=sys.stderr)
+    return best

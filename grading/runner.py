@@ -5,7 +5,8 @@
     runner.py --dir labs [--lab NN] [--backend cuda] [--out FOLDER]
 
 `make run` and `make record` call it; grade.py uses run_lab. Exit 0 if every lab finished (or
-was skipped), 1 if one failed, 2 for a mistake in the call, 77 if all were skipped.
+was skipped), 1 if one failed or its output cannot be kept, 2 for a mistake in the call, 77 if
+all were skipped.
 """
 import argparse
 import contextlib
@@ -27,10 +28,20 @@ REFERENCE_AGE = 30 * 60  # seconds; an older figure is not "the same machine min
 OUTPUT_LIMIT = 1 << 20   # bytes; a lab prints a few thousand
 POLL = 0.05              # seconds between looks at a running program
 SKIPPED = 77
+GPUS = {"12": 2}         # that a lab measures on; every other on the first that is visible
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class UsageError(Exception):
     """A mistake in how the command was called: one line, exit 2."""
+
+
+class CannotKeep(OSError):
+    """A result cannot be written; its text is one line."""
+
+    def __str__(self):
+        return (f"{self.filename}: {self.strerror}: what is found cannot be kept; a folder is needed that you "
+                "may write to, on a disk with room")
 
 
 class Run:
@@ -133,13 +144,11 @@ def run_command(command, echo=None, time_limit=TIME_LIMIT, box=None):
                 run.problem = f"was stopped after {time_limit:.0f} s: does a loop never end?"
             elif not ended and time.monotonic() >= checked + box.poll:
                 checked, run.problem = time.monotonic(), box.trouble(child)
-    if run.problem:
-        end_group(child.pid)
+        if run.problem:
+            end_group(child.pid)
     _, status, usage = os.wait4(child.pid, 0)
     end_group(child.pid)
     child.returncode = os.waitstatus_to_exitcode(status)
-    child.stdout.close()
-    child.stderr.close()
     run.code = box.exit_code(child, child.returncode)
     run.wall, run.cpu = time.monotonic() - begun, usage.ru_utime + usage.ru_stime
     if not run.problem and run.code not in (0, SKIPPED):
@@ -177,6 +186,14 @@ def signal_name(number):
         return str(number)
 
 
+def heed_signals():
+    """A closed terminal and a batch system end a tool as Ctrl-C does: with what it has started,
+    which would go on without any limit."""
+    for one in ENDING:
+        if signal.getsignal(one) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(one, signal.default_int_handler)
+
+
 @contextlib.contextmanager
 def ended_if_interrupted(child):
     """Ctrl-C does not reach a program in a session of its own: end it before going on."""
@@ -186,6 +203,9 @@ def ended_if_interrupted(child):
         end_group(child.pid)
         child.wait()
         raise
+    finally:
+        child.stdout.close()
+        child.stderr.close()
 
 
 def end_group(pid):
@@ -207,26 +227,44 @@ def attempts(backend, asked):
     return 1 if backend == "sim" else asked
 
 
-def device_for(backend):
-    """The bus id of the GPU to lock, or None for the simulated device. Raises UsageError."""
+def devices_for(backend):
+    """The visible GPUs, of which there is one at least; none for the simulated device. Raises
+    UsageError."""
     if backend == "sim":
-        return None
+        return []
     devices, why = gpu.visible_devices()
     if not devices:
         raise UsageError(f"BACKEND=cuda, but {why}; BACKEND=sim uses the simulated device")
-    return devices[0]["bus_id"]
+    return devices
 
 
-def alone(bus_id):
-    return gpu.locked(bus_id) if bus_id else contextlib.nullcontext()
+@contextlib.contextmanager
+def alone(devices, *stems):
+    """Hold the locks of the GPUs, of those visible, that these labs measure on: in one order for
+    all, or two that wait would wait for each other."""
+    used = devices[:max(GPUS.get(stem[:2], 1) for stem in stems)]
+    with contextlib.ExitStack() as locks:
+        for bus_id in sorted({device["bus_id"] for device in used}):
+            locks.enter_context(gpu.locked(bus_id))
+        yield
 
 
 def save(path, data):
-    """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file so that it is there whole or not at all, also after a loss of power. Raises
+    CannotKeep."""
     part = path.with_name(part_of(path))
-    part.write_bytes(data)
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()  # it may be what could not be made
+        folder = error.filename if error.filename and str(error.filename) != str(part) else path
+        raise CannotKeep(error.errno, error.strerror, str(folder)) from None
 
 
 def part_of(path):
@@ -255,7 +293,7 @@ def main():
     options = parser.parse_args()
     backend = options.backend or gpu.pick_backend()
     try:
-        stems, bus_id = find_labs(options.dir, options.lab), device_for(backend)
+        stems, devices = find_labs(options.dir, options.lab), devices_for(backend)
         if options.out and (backend == "sim") != Path(options.out).name.startswith("simulated"):
             raise UsageError("outputs of the simulated device, and no others, are recorded under "
                              "a MACHINE that begins with 'simulated'")
@@ -269,7 +307,7 @@ def main():
     for place, stem in enumerate(stems, 1):
         print(f"[{place}/{len(stems)}] {stem}  ({time.monotonic() - begun:.0f} s of about "
               f"{max(sum(wanted.values()), 1):.0f} s)", file=sys.stderr, flush=True)
-        with alone(bus_id), progress.Ticker(stem, wanted[stem]) as ticker:
+        with alone(devices, stem), progress.Ticker(stem, wanted[stem]) as ticker:
             run = run_lab(program_of(stem, options.dir, backend), echo=ticker.around(show))
         if not run.problem:
             progress.keep(kept, stem, run.wall)
@@ -293,7 +331,10 @@ def main():
 
 
 if __name__ == "__main__":
+    heed_signals()
     try:
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped; what finished before is kept")
+    except CannotKeep as error:
+        sys.exit(str(error))

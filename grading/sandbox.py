@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Run what students hand in so that it can harm nobody: in bubblewrap.
 
-It sees /usr, the CUDA Toolkit, the GPU's device files, an empty /tmp, and the folders it is
-given; no network, no other process, nothing of /etc, /home or another submission. Limits on
-time and output are runner.py's; here are those on memory, processes and files, looked
+It sees /usr, the CUDA Toolkit, the GPU's device files, an empty /tmp, the folders it is given,
+and what names the machine's parts: of /etc ld.so.cache and alternatives, of /sys processors and
+PCI devices. No network, no other process, no more of /etc, nothing of /home or another submission.
+Limits on time and output are runner.py's; here are those on memory, processes and files, looked
 after by watching: the limits that a process inherits cannot express them, as CUDA reserves more
 address space than the machine has memory. A fork bomb is faster than that, so the kernel's own
 limit on processes stands behind it.
 """
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -25,6 +27,10 @@ MB = 1 << 20
 
 class NoSandbox(Exception):
     """There is no sandbox on this machine; the text says why and what to do."""
+
+
+class Disturbed(Exception):
+    """A program was stopped for what others may have done; the text says why."""
 
 
 class Limits:
@@ -48,6 +54,7 @@ COMPILER = Limits(memory=some_memory(), processes=64, file=256 * MB, address_spa
 KEPT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SIM_DEVICES")
 
 
+@functools.lru_cache(maxsize=None)
 def version_of(bwrap):
     said = subprocess.run([bwrap, "--version"], stdin=subprocess.DEVNULL, capture_output=True)
     found = re.search(r"(\d+)\.(\d+)", said.stdout.decode(errors="replace"))
@@ -94,7 +101,7 @@ class Sandbox:
         self.bwrap = shutil.which("bwrap")
         if not self.bwrap:
             raise NoSandbox("bubblewrap is not installed (apt-get install bubblewrap)")
-        small = ["--size", str(256 * MB)] if version_of_once(self.bwrap) >= (0, 7) else []
+        small = ["--size", str(256 * MB)] if version_of(self.bwrap) >= (0, 7) else []
         everybody = ["--perms", "1777"] if way == "root" else []
         self.arguments = ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         if way == "root":
@@ -150,9 +157,15 @@ class Sandbox:
         found = tree(child.pid, self.limits.processes + 8)
         if len(found) - 3 > self.limits.processes:  # bwrap outside, bwrap inside, the program
             return self._stop(found, f"it started over {self.limits.processes} processes")
-        used = sum(map(resident, found)) + max(0, files_in_memory() - self.files_at_start)
+        own, much = files_of(found[1:2]), f"{self.limits.memory / (1 << 30):.2g} GB of memory"
+        used = sum(map(resident, found)) + own
         if used > self.limits.memory:
-            return self._stop(found, f"it used over {self.limits.memory / (1 << 30):.2g} GB of memory")
+            return self._stop(found, f"it used over {much}")
+        # Files that it hides from this count are the machine's. So are those of others: no blame.
+        if used + files_in_memory() - self.files_at_start - own > self.limits.memory:
+            self._stop(found, "")
+            os.close(self.status.pop(child.pid))
+            raise Disturbed(f"it was stopped: with files of others in memory (/dev/shm) over {much} went")
         return ""
 
     def _stop(self, found, why):
@@ -169,13 +182,7 @@ class Sandbox:
             status = file.read().decode(errors="replace")
         if code > 0 and '"exit-code"' not in status and not self.stopped:
             raise NoSandbox("bubblewrap cannot make a sandbox here")
-        return 128 - code if code > 128 else code
-
-
-def version_of_once(bwrap, known={}):
-    if bwrap not in known:
-        known[bwrap] = version_of(bwrap)
-    return known[bwrap]
+        return 128 - code if 128 < code <= 192 else code  # there are 64 signals
 
 
 def kernel():
@@ -203,6 +210,19 @@ def resident(pid):
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def files_of(pids):
+    """Bytes of the files in the /tmp and /dev/shm of sandboxes, by their first processes."""
+    total = 0
+    for pid in pids:
+        for folder in ("/tmp", "/dev/shm"):
+            with contextlib.suppress(OSError):
+                inside = f"/proc/{pid}/root{folder}"
+                if os.stat(inside).st_dev != os.stat(folder).st_dev:  # else it is not made yet
+                    room = os.statvfs(inside)
+                    total += (room.f_blocks - room.f_bfree) * room.f_frsize
+    return total
 
 
 def files_in_memory():

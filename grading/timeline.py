@@ -281,10 +281,10 @@ def svg(chart, path):
     return True
 
 
-def show(stem, options, backend, bus_id):
+def show(stem, options, backend, devices):
     """Trace one lab and show it. What became of it: shown, skipped or failed."""
     program = runner.program_of(stem, options.dir, backend)
-    with runner.alone(bus_id):
+    with runner.alone(devices, stem):
         run, trace, why = tracing.capture(program, backend)
     if run.code == runner.SKIPPED:
         print(run.out.decode(errors="replace").strip())
@@ -323,7 +323,7 @@ def main():
     options = parser.parse_args()
     backend = options.backend or runner.gpu.pick_backend()
     try:
-        stems, bus_id = runner.find_labs(options.dir, options.lab), runner.device_for(backend)
+        stems, devices = runner.find_labs(options.dir, options.lab), runner.devices_for(backend)
         if tracing.unavailable(backend):
             raise runner.UsageError(tracing.unavailable(backend))
     except runner.UsageError as error:
@@ -333,16 +333,19 @@ def main():
     for place, stem in enumerate(stems):
         if place:
             print()
-        became.append(show(stem, options, backend, bus_id))
+        became.append(show(stem, options, backend, devices))
     if "failed" in became:
         return 1
     return runner.SKIPPED if set(became) == {"skipped"} else 0
 
 
 if __name__ == "__main__":
+    runner.heed_signals()
     try:
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("\nstopped")
+    except runner.CannotKeep as error:
+        sys.exit(str(error))
     except BrokenPipeError:
         sys.exit(1)

@@ -554,11 +554,11 @@ def environment(backend, log):
     return {"LAB_TRACE": str(log), "CUDA_INJECTION64_PATH": str(LIBRARY), **parent}
 
 
-def capture(program, backend, echo=None):
+def capture(program, backend):
     """Run a program and trace it: (Run, Trace or None, why there is none)."""
     with tempfile.TemporaryDirectory(prefix="labs-trace.") as folder:
         log = Path(folder) / "log"
-        run = runner.run_lab(program, echo, more_environment=environment(backend, log))
+        run = runner.run_lab(program, more_environment=environment(backend, log))
         try:
             with open(log, "rb") as file:
                 data = file.read(MAX_BYTES)

@@ -149,8 +149,9 @@ def _judge(check, output, environ, reference, todos):
     if check.equals:
         return _judge_word(check, output, todos)
     values, series, trace = environ
+    alone = Verdict(check, SKIPPED, "", "needs the solution's figures from the same machine")
     if check.only_compares and not reference:
-        return Verdict(check, SKIPPED, "", "needs the solution's figures from the same machine")
+        return alone
     try:
         figures = _figures(check, values, series, trace)
         wanted = check.recompute.evaluate(values, series) if check.recompute else None
@@ -161,9 +162,9 @@ def _judge(check, output, environ, reference, todos):
             return Verdict(check, SKIPPED, "", "needs the processor time of the process")
         return not_measured(check, _why_underived(check, error, values, series), output, todos)
     unit = _unit(check, output)
-    worst = max(figures, key=lambda figure: _outside(check, figure[0]))
+    worst = max(figures.values(), key=lambda figure: _outside(check, figure[0]))
     shown = f"{number_text(worst[0])} {unit}".rstrip()
-    if not all(math.isfinite(figure[0]) for figure in figures):
+    if not all(math.isfinite(figure[0]) for figure in figures.values()):
         return Verdict(check, FAIL, shown, with_todo(check, "is not a finite number"))
     if check.unit and unit and unit != check.unit:
         return Verdict(check, FAIL, shown,
@@ -188,9 +189,12 @@ def _judge(check, output, environ, reference, todos):
         try:
             there = _figures(check, *reference)
         except NoValue:
-            there = []  # the solution has no such figure here: nothing to compare with
-        for mine, its in zip(figures, there):
-            far = _far_from_reference(check, mine, its, unit)
+            there = {}  # the solution has no such figure here: nothing to compare with
+        shared = [at for at in figures if at in there]
+        if check.only_compares and not shared:
+            return alone
+        for at in shared:
+            far = _far_from_reference(check, figures[at], there[at], unit)
             if far:
                 return far
     return Verdict(check, PASS, shown)
@@ -239,13 +243,13 @@ def _judge_word(check, output, todos):
 
 
 def _figures(check, values, series, trace=None):
-    """The intervals that the check's bounds apply to: one, or one a point of a series."""
+    """The intervals that the check's bounds apply to: parameter -> interval, for a lone one None."""
     if check.formula:
-        return [check.formula.evaluate(values, series, trace)]
+        return {None: check.formula.evaluate(values, series, trace)}
     if check.name in series:
-        return list(series[check.name].values())
+        return series[check.name]
     if check.name in values:
-        return [values[check.name]]
+        return {None: values[check.name]}
     raise NoValue(check.name)
 
 

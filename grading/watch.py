@@ -169,7 +169,7 @@ def main():
     options.backend = options.backend or runner.gpu.pick_backend()
     try:
         stem = runner.find_labs(options.dir, options.lab)[0]
-        runner.device_for(options.backend)
+        runner.devices_for(options.backend)
     except runner.UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -180,6 +180,7 @@ def main():
 
 
 if __name__ == "__main__":
+    runner.heed_signals()
     try:
         sys.exit(main())
     except (KeyboardInterrupt, BrokenPipeError):

@@ -45,7 +45,7 @@ class Workshop:
                  arch="", shelf=None, version=""):
         self.backend, self.unsafe, self.time_limit = backend, unsafe, time_limit
         self.extra, self.way = [str(path) for path in extra], "self"
-        self.bus_id, self.device, self.nvcc, self.sort = None, "", "", "unsafe"
+        self.devices, self.device, self.nvcc, self.sort = [], "", "", "unsafe"
         self.part, self.arch, self.shelf, self.version = part, arch, shelf, version
         self.folder = folder_for(out)
         self.kit = self.folder / "kit"
@@ -72,11 +72,10 @@ class Workshop:
             raise Infrastructure(f"{error.filename or self.folder}: {error.strerror}") from None
 
     def _find_gpu(self):
-        devices, why = gpu.visible_devices()
-        if not devices:
+        self.devices, why = gpu.visible_devices()
+        if not self.devices:
             raise Infrastructure(f"no GPU: {why}")
-        self.bus_id = devices[0]["bus_id"]
-        self.device = ", ".join(d["name"] for d in devices) + " " + driver_version()
+        self.device = ", ".join(d["name"] for d in self.devices) + " " + driver_version()
         self.arch = self.arch or gpu.architecture()
 
     def _find_compiler(self):
@@ -220,7 +219,7 @@ class Workshop:
             program = f"{self._inside()}/{stem}"
         else:
             program = str(self._programs(place) / stem)
-        with self._alone():
+        with self._alone(stem):
             return self._run([program], [(place.built, self._inside(), False)], sandbox.PROGRAM,
                              gpu=self.backend == "cuda", time_limit=self.time_limit)
 
@@ -238,16 +237,19 @@ class Workshop:
             box = sandbox.Sandbox(folders, limits, gpu, self.extra, way=self.way)
         try:
             return runner.run_command(command, time_limit=time_limit, box=box)
+        except sandbox.Disturbed as error:
+            raise Infrastructure(str(error)) from None
         except (OSError, sandbox.NoSandbox) as error:
             raise Infrastructure(f"{command[0]} could not be started: {error}") from None
 
     @contextlib.contextmanager
-    def _alone(self):
-        try:
-            with runner.alone(self.bus_id):
-                yield
-        except SystemExit as error:  # from gpu.locked
-            raise Infrastructure(str(error)) from None
+    def _alone(self, stem):
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(runner.alone(self.devices, stem))
+            except SystemExit as error:  # from gpu.locked
+                raise Infrastructure(str(error)) from None
+            yield
 
     def disk_left(self):
         """Raises Infrastructure where the disk is as good as full."""

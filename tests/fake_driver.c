@@ -14,9 +14,11 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     return *value = attribute == 75 ? arch / 10 : arch % 10, device;
 }
 int cuDeviceGetName(char *name, int room, int device) {
-    return strncpy(name, getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "Fake GPU", (unsigned)room), device;
+    (void)device;
+    return strncpy(name, getenv("FAKE_NAME") ? getenv("FAKE_NAME") : "Fake GPU", (unsigned)room), 0;
 }
 int cuDeviceGetPCIBusId(char *id, int room, int device) {
-    return strncpy(id, "0000:7f:00.0", (unsigned)room), device;
+    strncpy(id, "0000:7f:00.0", (unsigned)room);
+    return id[5] = (char)('7' + device), 0;
 }
 int cuGetErrorString(int error, const char **text) { return *text = "fake error", error; }

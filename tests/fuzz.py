@@ -29,7 +29,7 @@ import verdict
 from graded import grade_data
 
 SLOW = 1.0  # seconds that one case may take
-TOKENS = [b"nan", b"inf", b"-inf", b"1e308", b"1e-308", b"-1", b"0", b"9" * 400, b"1e999", b"0x10",
+TOKENS = [b"nan", b"inf", b"-inf", b"1e308", b"1e-308", b"-1", b"0", b"9" * 400, b"1e999", b"0x10", b"9" * 5000,
           b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\r\n", b"\n\n", b"\x1b[31m", b"\x1b]", b" ", b"\t",
           b"measured ", b"derived ", b"observed ", b"unmeasured ", b"finished ", b"lab ", b"skipped ",
           b"backend simulated\n", b"device ", b"= ", b"[", b"]", b"(", b")", b"(" * 300, b"-" * 300,

@@ -258,7 +258,7 @@ def main():
         if not found or not kit.NVCC:
             sys.exit(why or "no nvcc: install the CUDA Toolkit")
         kit.build_solutions("cuda", options.arch)
-        with gpu.locked(found[0]["bus_id"]):
+        with runner.alone(found, *kit.STEMS):
             if "repeats" in options.what:
                 tally, references = repeats(options.rounds, options.seconds)
                 tallies.append(tally)

@@ -212,7 +212,7 @@ def prove(backend="sim", names=(), jobs=None, arch="native", say=None):
                 keep(fate)
         else:
             programs = dict(zip(mutants, pool.map(device.build, mutants)))
-            with gpu.locked(runner.device_for(backend)):
+            with runner.alone(runner.devices_for(backend), *stems):
                 for stem in stems:
                     device.measure_solution(stem)
                     for mutant in [m for m in mutants if m.stem == stem]:

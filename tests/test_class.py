@@ -152,6 +152,26 @@ class Outputs(Class):
                 self.assertNotIn("could not grade", report)
         self.assertEqual(self.of("good")[0]["points"], self.lab("good")["of"])
 
+    def test_a_mistake_of_the_graders_own_costs_nobody_else_the_grade(self):
+        for student in ("alice", "bob", "cy"):
+            self.hand_in(student, f"{LAB}.txt", recorded())
+        for name, place, jobs in (("a.txt", "output.parse", "1"), ("b.txt", "output.parse", "2"),
+                                  ("c.txt", "intake.Submission.digest", "1")):
+            (self.submissions / "bob" / f"{LAB}.txt").write_bytes(recorded() + name.encode())
+            poisoned = ("import sys; sys.path.insert(0, 'grading'); import intake, output, grade\n"
+                        f"right = {place}\n"
+                        "def wrong(self, *more):\n"
+                        f"    if {name!r} in str(self if more else self.files): raise ValueError('one\\ntwo')\n"
+                        "    return right(self, *more)\n"
+                        f"{place} = wrong; sys.exit(grade.main())")
+            code, _, err = kit.call(sys.executable, "-c", poisoned, "class", self.submissions, "--out", self.out,
+                                    "--labs", "1", "--jobs", jobs)
+            with self.subTest(place, jobs=jobs):
+                self.assertEqual(code, 3, err)
+                self.assertIn("2 of 3 students graded, 1 could not be", err)
+                self.assertRegex(err, r"could not grade bob: the grader failed: ValueError: one two \(.*<string>:4\)\n")
+                self.assertNotIn("Traceback", err)
+
     def test_skipped_earns_nothing_and_is_said(self):
         self.hand_in("alice", f"{LAB}.txt", "skipped 01 nullKernelAsync: no CUDA device\n")
         err = self.grade("--labs", "1")
@@ -591,6 +611,27 @@ class Programs(Class):
         self.assertIn("WITHOUT a sandbox", self.run_class("--unsafe"))
         self.assertEqual(self.lab("good")["sandbox"], "unsafe")
         self.assertEqual(self.of("good")[0]["points"], full())
+
+    def test_unsafe_programs_end_with_the_grader_however_that_ends(self):
+        pids = self.folder / "pids"
+        for student in ("alice", "bob"):
+            self.hand_in(student, f"{LAB}.cu", "#include <cstdio>\n#include <unistd.h>\nint main() {"
+                         f'FILE *f = fopen("{pids}", "a"); fprintf(f, "%d\\n", getpid()); fclose(f);'
+                         "for (;;) pause(); }\n")
+        for how, jobs, code in ((signal.SIGTERM, 1, 130), (signal.SIGHUP, 2, 130), (signal.SIGKILL, 2, -9)):
+            pids.write_text("")
+            child = subprocess.Popen([*kit.GRADE, "class", str(self.submissions), "--out", str(self.out), "--labs", "1",
+                                      "--backend", "sim", "--unsafe", "--jobs", str(jobs)], cwd=kit.KIT,
+                                     stderr=subprocess.PIPE, text=True)
+            kit.until(lambda: pids.read_text().count("\n") == jobs)
+            child.send_signal(how)
+            err = child.communicate(timeout=60)[1]
+            running = [Path(f"/proc/{pid}/exe") for pid in pids.read_text().split()]
+            kit.until(lambda: not any(path.exists() for path in running))
+            with self.subTest(how):
+                self.assertEqual((child.returncode, len(running)), (code, jobs), err)
+                self.assertFalse(any(path.exists() for path in running))
+                self.assertNotIn("Traceback", err)
 
     def test_a_program_on_the_simulated_device_cannot_say_hardware(self):
         said = recorded().decode().replace("\n", "\\n").replace('"', '\\"')

@@ -85,6 +85,9 @@ class BadInput(unittest.TestCase):
             "is no measurement": text.replace(line + value, line + "nan"),
             "'inf' is no measurement": text.replace(line + value, line + "inf"),
             "larger than anything": text.replace(line + value, line + "1e300"),
+            "larger than anything a": re.sub(r"(, sm_90, )\d+", rf"\g<1>1{'0' * 20}", text),
+            "'999": re.sub(r"(async = .* of )\d+", rf"\g<1>{'9' * 400}", text),
+            "longer than any line": re.sub(r"(async = .* of )\d+", rf"\g<1>{'9' * 5000}", text),
             "cannot be read": text.replace(line + value, line + "fast"),
             "is no unit": text.replace(f"{line}{value} us", f"{line}{value} furlongs"),
             "outside its own spread": text.replace(line + value, line + "0.001"),
@@ -99,6 +102,33 @@ class BadInput(unittest.TestCase):
         for words, data in cases.items():
             with self.subTest(words):
                 self.refused(data, words)
+
+    def test_no_shape_of_a_text_takes_long(self):
+        text, much, digits = recorded(), 1 << 20, "1" * 68
+        for line, error in (("measured a = " + "1" * much, "longer than any line"),
+                            (f"measured a[b={digits}] = {digits} us (median of 1, quartiles {digits} {digits}, "
+                             f"min {digits}, max {digits}!", "cannot be read"),
+                            ("\x1b]" * (much // 2), None), ("\x1b]\n" * (much // 3), None),
+                            ("\x1b[" + "1" * much, None), ("warning " + "x " * (much // 2), None),
+                            ("as long as the program's own lines want to be " * 1000, None)):
+            with self.subTest(line[:20]), kit.folder() as folder:
+                path = Path(folder) / "long.txt"
+                path.write_text(text.replace("finished", f"{line}\nfinished"))
+                code, out, err = kit.grade("check", path, timeout=60)
+                self.assertEqual((code, err), (3 if error else 0, ""))
+                self.assertIn(error or "13/13", " ".join(out.split()))
+
+    def test_a_long_word_costs_no_file_its_report(self):
+        with kit.folder() as folder:
+            lab, word = Path(folder) / "lab.txt", Path(folder) / "word.txt"
+            lab.write_text(recorded().replace("nullKernelAsync", "n" * 90))
+            stem = "09_kernelOverlap"
+            word.write_text(re.sub(r"(observed class_same_stream = )\w+", rf"\g<1>{'w' * 90}", recorded(stem)))
+            code, out, err = kit.grade("check", lab, word, kit.RECORDED / f"{LAB01}.txt")
+            self.assertEqual((code, err), (3, ""))
+            self.assertIn("there is no such lab", out)
+            self.assertRegex(out, r"FAIL +class_same_stream +w{30} ")
+            self.assertIn("13/13", out)
 
     def test_read_with_a_note(self):
         text = recorded()
@@ -273,6 +303,22 @@ class Judgement(unittest.TestCase):
         self.assertEqual(beside.state, verdict.FAIL)
         self.assertIn("TODO(2)", beside.message)
 
+        for nothing in (re.sub(r"(?m)^.* hidden_cycles = .*\n", "", recorded(stem)),
+                        f"skipped {stem.replace('_', ' ', 1)}: no CUDA device\n"):
+            alone, = verdict.judge(there, checks, output.parse(nothing.encode(), "none"))
+            self.assertEqual((alone.state, alone.points), (verdict.SKIPPED, 0))
+
+    def test_a_series_is_compared_parameter_by_parameter(self):
+        stem = "11_graphCapture"
+        there = re.sub(r"(chain_node\[n=1\] = ).*", r"\g<1>9 us (median of 3, min 8.9, max 9.1)", recorded(stem))
+        one = re.search(r"measured chain_node\[.*\n", there)[0]
+        yardstick = output.parse(there.encode(), "there")
+        for mine in (there.replace(one, "unmeasured chain_node[n=1] us\n"),
+                     there.replace(one, "").replace("finished", f"{one}finished")):
+            seen = {v.check.name: v for v in verdict.judge(
+                output.parse(mine.encode(), "mine"), ranges.load(stem), yardstick)}
+            self.assertEqual((seen["chain_node"].state, seen["chain_node"].message), (verdict.PASS, ""))
+
     def test_skipped_costs_nothing_and_earns_nothing(self):
         with kit.folder() as folder:
             path = Path(folder) / "skipped.txt"
@@ -285,6 +331,7 @@ class Judgement(unittest.TestCase):
     def test_calls(self):
         self.assertEqual(kit.grade("check")[0], 2)
         self.assertEqual(kit.grade("nonsense")[0], 2)
+        self.assertEqual(kit.grade("run", "--attempts", "0")[0], 2)
         code, out, err = kit.grade("run", "--dir", "no/such/folder")
         self.assertEqual((code, out), (2, ""))
         self.assertIn("no such folder", err)

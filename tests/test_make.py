@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The Makefile and the runner, with a compiler that makes shell scripts instead of programs."""
+import fcntl
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import gpu
 import kit
@@ -257,3 +259,34 @@ class Lock(unittest.TestCase):
                 with gpu.locked("y", folder):
                     pass
             self.assertFalse(target.exists())
+
+    def test_what_is_no_plain_file_is_not_waited_for_and_left_closed(self):
+        with kit.folder() as folder:
+            os.mkfifo(Path(folder) / "cuda-timing-labs.0000:01:00.0.lock")
+            held = self.hold(folder)
+            self.assertIn("is no plain file", held.communicate(timeout=60)[1])
+            (Path(folder) / "cuda-timing-labs.x.lock").mkdir()
+            before = os.listdir("/proc/self/fd")
+            with self.assertRaises(SystemExit):
+                with gpu.locked("x", folder):
+                    pass
+            self.assertEqual(os.listdir("/proc/self/fd"), before)
+
+    def test_every_gpu_that_a_lab_measures_on_is_locked(self):
+        def held(path):
+            with open(path) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+            return False
+        devices = [{"bus_id": "b"}, {"bus_id": "a"}, {"bus_id": "c"}]
+        for stem, names in (("01_x", "b"), ("12_x", "ab")):
+            with kit.folder() as folder, mock.patch.object(gpu, "LOCK_FOLDER", folder):
+                with runner.alone(devices, stem):
+                    self.assertEqual(sorted(path.suffixes[0][1:] for path in Path(folder).iterdir() if held(path)),
+                                     list(names))
+                self.assertFalse(any(map(held, Path(folder).iterdir())))
+        both = {stem[:2] for stem in kit.STEMS
+                if "cudaSetDevice(1)" in (kit.KIT / f"solutions/{stem}.cu").read_text()}
+        self.assertEqual(both, set(runner.GPUS))

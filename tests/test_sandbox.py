@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import kit
 import runner
@@ -82,6 +84,32 @@ class Inside(unittest.TestCase):
                 # The kernel frees what was in its /tmp a little later.
                 kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20), seconds=10)
 
+    def test_files_in_memory_that_may_be_those_of_others_are_no_fault_of_it(self):
+        if not shutil.which("python3", path="/usr/bin"):
+            self.skipTest("no /usr/bin/python3")
+        before = sandbox.files_in_memory()
+        hides = ("import os, time; f = os.memfd_create('x')\n"
+                 "while True: os.write(f, bytes(1 << 20)) if os.fstat(f).st_size < 400 << 20 else time.sleep(1)")
+        large = sandbox.Limits(SMALL.memory, SMALL.processes, file=1 << 30)
+        for way in self.ways:
+            kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20))
+            with self.assertRaisesRegex(sandbox.Disturbed, "files of others"):
+                runner.run_command(["/usr/bin/python3", "-c", hides], time_limit=20,
+                                   box=sandbox.Sandbox((), large, way=way))
+        kit.until(lambda: sandbox.files_in_memory() <= before + (50 << 20))
+        with tempfile.TemporaryFile(dir="/dev/shm") as others:
+            class Beside(sandbox.Sandbox):
+                def start(self, command):
+                    child = super().start(command)
+                    others.write(bytes(400 << 20))
+                    return child
+            with self.assertRaises(sandbox.Disturbed):
+                runner.run_command(["/bin/sleep", "20"], box=Beside((), SMALL, way=self.ways[0]))
+        shop = workshop.Workshop("x", "sim")
+        with mock.patch.object(runner, "run_command", side_effect=sandbox.Disturbed("it was stopped")):
+            with self.assertRaisesRegex(workshop.Infrastructure, "^it was stopped$"):
+                shop._run(["x"], (), sandbox.PROGRAM, gpu=False, time_limit=1)
+
     def test_a_file_is_limited(self):
         for run in self.run_in("head -c 10000000 /dev/zero > /tmp/x; wc -c < /tmp/x"):
             self.assertEqual(int(run.out.split()[-1]), 4 << 20)
@@ -105,6 +133,7 @@ class Inside(unittest.TestCase):
 
     def test_ends_are_told_apart(self):
         for script, code, words in (("exit 0", 0, ""), ("exit 3", 3, "exit code 3"),
+                                    ("exit 255", 255, "exit code 255"), ("kill -64 $$", -64, "signal SIGRTMAX"),
                                     ("kill -SEGV $$", -11, "signal SIGSEGV"), ("exit 77", 77, "")):
             for run in self.run_in(script):
                 self.assertEqual((run.code, run.problem), (code, words and f"ended with {words}"))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """plot, watch, hint, doctor and the progress line. Figures and devices in here are made up."""
 import contextlib
+import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
 import signal
@@ -21,6 +23,7 @@ import output
 import plot
 import progress
 import test_make
+import tracing
 import worksheet
 
 GNUPLOT = shutil.which("gnuplot")
@@ -343,6 +346,78 @@ class Watch(FakeGpu):
         self.assertNotEqual(code, 0)
 
 
+class Run(FakeGpu):
+    """grade.py run."""
+
+    stem = "01_nullKernelAsync"
+
+    def setUp(self):
+        super().setUp()
+        self.environment["FAKE_NAME"] = "NVIDIA H200"
+
+    def grade(self, *more):
+        """(what was said, the lab's report)."""
+        code, out, err = kit.call(sys.executable, "-W", "error", "grading/grade.py", "run", "--dir", "mine", "--backend",
+                                  "cuda", "--format", "json", *more, cwd=self.copy, env=self.environment)
+        self.assertNotIn("Traceback", err)
+        return err, json.loads(out)["labs"][0]
+
+    def test_only_an_output_of_this_device_is_the_solution_of_minutes_ago(self):
+        self.keep(f"solutions/{self.stem}.cu", self.good)
+        good = (kit.RECORDED / f"{self.stem}.txt").read_text()
+        kept = self.copy / f"results/cuda/solutions/{self.stem}.txt"
+        self.assertIn("the solution first", self.grade()[0])
+        self.assertNotIn("the solution first", self.grade()[0])
+        for other in (good[:400], good.replace("NVIDIA H200", "NVIDIA B300"),
+                      f"skipped {self.stem.replace('_', ' ', 1)}: no CUDA device\n"):
+            kept.write_text(other)
+            self.assertIn("the solution first", self.grade()[0])
+            self.assertEqual(kept.read_text(), good)
+        self.environment["FAKE_NAME"] = "NVIDIA B300"
+        self.assertIn("is no output of this device", self.grade()[0])
+
+    def test_the_attempt_with_most_points_counts_and_is_kept(self):
+        good = (kit.RECORDED / f"{self.stem}.txt").read_text()
+        noisy = re.sub(r"measured left_running = .*", "measured left_running = 4.0 us (median of 9, min 0.4, "
+                       "max 9)", good)
+        noisier = re.sub(r"(derived sync_over_async = )\S+", r"\g<1>1.000", noisy)
+        for number, text in enumerate((noisier, noisy, noisier, good), 1):
+            self.keep(f"attempt{number}", text)
+        self.lab.write_text(f"//! cd {self.copy}; echo >> count; cat attempt$(wc -l < count)\n")
+        err, report = self.grade("--no-reference")
+        self.assertEqual(err.count("too noisy to say"), 3)
+        self.assertEqual((self.copy / "results/cuda/mine" / f"{self.stem}.txt").read_text(), noisy)
+        states = {check["check"]: check["verdict"] for check in report["checks"]}
+        self.assertEqual((states["sync_over_async"], states["left_running"]), ("pass", "inconclusive"))
+
+
+    def test_what_cannot_be_kept_gets_one_line(self):
+        self.lab.write_text(self.good + '//! [ -z "$LAB_TRACE" ] || cp tests/hardware_sample.log $LAB_TRACE\n')
+        self.keep(os.path.relpath(tracing.LIBRARY, kit.KIT), "")
+        mine = ("--dir", "mine", "--backend", "cuda")
+        kit.call("make", "-s", "build", "DIR=mine", "BACKEND=cuda", cwd=self.copy, env=self.environment)
+
+        def fails(name, *arguments, code=1, words="(Not a directory|File exists)", **more):
+            with self.subTest(name, words=words):
+                _, err = self.tool(name, *arguments, code=code, env=self.environment, **more)
+                said = [line for line in err.splitlines() if "cannot be kept" in line]
+                self.assertEqual(said, err.splitlines()[-1:])
+                self.assertRegex(said[0], rf"^{self.copy}/results.*: {words}: ")
+        full = {"words": "File too large", "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))}
+        fails("runner", *mine, **full)
+        fails("compare", "--lab", "1", **full)
+        self.assertEqual(list(self.copy.glob("results/**/*.part")), [])
+        shutil.rmtree(self.copy / "results")
+        self.keep("results", "")
+        fails("runner", *mine)
+        fails("grade", "run", "--no-reference", *mine, code=3)
+        fails("timeline", *mine)
+        fails("compare", "--lab", "1")
+        fails("hint", "--lab", "1")
+        if shutil.which("gnuplot"):
+            fails("plot", "--lab", "2")
+
+
 class Progress(FakeGpu):
     def in_terminal(self, *command):
         """(exit code, all that came to the terminal)."""
@@ -392,16 +467,21 @@ class Progress(FakeGpu):
         code, _, err = kit.call("make", "-s", "build", "DIR=mine", "BACKEND=cuda", cwd=self.copy,
                                 env=self.environment)
         self.assertEqual(code, 0, err)
-        child = subprocess.Popen([sys.executable, "grading/runner.py", "--dir", "mine", "--backend",
-                                  "cuda"], cwd=self.copy, env=self.environment,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        kit.until(lambda: pid.exists() and pid.read_text().strip())
-        child.send_signal(signal.SIGINT)
-        err = child.communicate(timeout=10)[1].decode()
-        self.assertEqual(child.returncode, 1)
-        self.assertIn("stopped; what finished before is kept", err)
-        self.assertNotIn("Traceback", err)
-        self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
+        self.keep(os.path.relpath(tracing.LIBRARY, kit.KIT), "")
+        for command, how in (("runner.py", signal.SIGINT), ("runner.py", signal.SIGTERM), ("runner.py", signal.SIGHUP),
+                             ("grade.py run", signal.SIGTERM), ("timeline.py", signal.SIGHUP)):
+            pid.unlink(missing_ok=True)
+            child = subprocess.Popen([sys.executable, *f"grading/{command}".split(), "--dir", "mine", "--backend",
+                                      "cuda"], cwd=self.copy, env=self.environment,
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            kit.until(lambda: pid.exists() and pid.read_text().strip())
+            child.send_signal(how)
+            err = child.communicate(timeout=60)[1].decode()
+            with self.subTest(command, how=how):
+                self.assertEqual(child.returncode, 1)
+                self.assertIn("stopped", err)
+                self.assertNotIn("Traceback", err)
+                self.assertFalse(Path(f"/proc/{int(pid.read_text())}/exe").exists())
 
     def test_expected_seconds(self):
         recorded = re.search(r"after ([\d.]+) s", (kit.RECORDED / "01_nullKernelAsync.txt").read_text())
