@@ -118,8 +118,18 @@ static void write_counts(void) {
 static _Thread_local char this_thread;
 static const char *first_thread;
 
+// The host has waited or slept for so long. Its caches have forgotten how to submit, and after a
+// rest its core is slow, too: the next calls cost more.
+void host_waited(double us) {
+    if (us < param.cold_wait_us)
+        return;
+    sim.warm_calls = 0;
+    sim.cold_factor = us < param.rest_us ? param.cold_factor : param.rested_factor;
+}
+
 __attribute__((constructor)) static void start(void) {
     params_load();
+    host_waited(param.cold_wait_us);  // a program that starts is cold, too
     const char *trace = getenv("SIM_TRACE");
     devices_make(getenv("SIM_DEVICES"));
     const char *loading = getenv("CUDA_MODULE_LOADING");
@@ -149,15 +159,6 @@ cudaError_t fail(cudaError_t error) {
 }
 
 cudaError_t outcome(void) { return sim.sticky != cudaSuccess ? fail(sim.sticky) : cudaSuccess; }
-
-// The host has waited or slept for so long. Its caches have forgotten how to submit, and after a
-// rest its core is slow, too: the next calls cost more.
-void host_waited(double us) {
-    if (us < param.cold_wait_us)
-        return;
-    sim.warm_calls = 0;
-    sim.cold_factor = us < param.rest_us ? param.cold_factor : param.rested_factor;
-}
 
 cudaError_t enter(const char *call, double cost_us, int needs) {
     if (&this_thread != first_thread)
