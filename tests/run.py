@@ -6,6 +6,7 @@
 
 Closes with one line, `N passed, N failed, N skipped`; exit 1 if any failed.
 """
+import signal
 import sys
 import time
 import traceback
@@ -66,6 +67,11 @@ def flatten(suite):
 
 def main():
     warnings.simplefilter("error")
+    # Under nohup, or in a shell's background, signals are ignored, and so by every program that a
+    # test starts. A handler that does nothing is not handed down.
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(one) == signal.SIG_IGN:
+            signal.signal(one, lambda *_: None)
     loader = unittest.TestLoader()
     tests = [test for folder in (HERE, HERE / "sim")
              for test in flatten(loader.discover(str(folder), "test_*.py", str(folder)))]
