@@ -14,8 +14,8 @@
 #include "../common/lab.h"
 
 enum {
-    REPLAYS = 100,  // a batch: of the diamond 300 kernels in s, which its queue holds; of the
-                    // longest chain ten times that, but the GPU is done with them sooner
+    REPLAYS = 100,  // a batch: 300 kernels of the diamond in s, which its queue holds; 10,000 of
+                    // the longest chain, ten times as many, but the GPU is done with them sooner
     ROUNDS = 11,    // batches; each round visits everything
 };
 static const int lengths[] = {1, 10, 100};  // nodes of a chain

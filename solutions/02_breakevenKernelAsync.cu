@@ -101,7 +101,7 @@ int main(void) {
         launch_wait_us(0);
 
     // Find where to look: double the kernel until its launch costs twice a NULL launch. No
-    // fixed end would do; that is near 2,600 cycles on one GPU and 10,000 on another.
+    // fixed end would do; that is near 2,600 cycles on one GPU and 17,000 on another.
     double begun = now_us(), null_us = quick_launch_wait_us(0);
     while (top < CYCLES_MAX && quick_launch_wait_us(top) < 2.0 * null_us)
         top *= 2;
