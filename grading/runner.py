@@ -242,7 +242,7 @@ def devices_for(backend):
 def alone(devices, *stems):
     """Hold the locks of the GPUs, of those visible, that these labs measure on: in one order for
     all, or two that wait would wait for each other."""
-    used = devices[:max(GPUS.get(stem[:2], 1) for stem in stems)]
+    used = devices[:max((GPUS.get(stem[:2], 1) for stem in stems), default=0)]
     with contextlib.ExitStack() as locks:
         for bus_id in sorted({device["bus_id"] for device in used}):
             locks.enter_context(gpu.locked(bus_id))
