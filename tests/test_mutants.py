@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Wrong programs are rejected, and told what is wrong: tests/mutants/, on the simulated device."""
+import sys
 import unittest
 
 import kit
@@ -15,6 +16,11 @@ class Patches(unittest.TestCase):
             with self.subTest(mutant.name):
                 self.assertNotEqual(mutants.applied(mutant), (
                     kit.KIT / "solutions" / f"{mutant.stem}.cu").read_text(encoding="utf-8"))
+
+    def test_a_name_of_none_is_no_success(self):
+        code, out, err = kit.call(sys.executable, "tests/mutants.py", "12_", "no_such")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("no mutant's name contains no_such", err)
 
     def test_each_names_a_check_of_its_lab_and_a_todo_of_it(self):
         import ranges
