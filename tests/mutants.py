@@ -260,7 +260,8 @@ def main():
     if options.backend == "cuda" and not (gpu.visible_devices()[0] and kit.NVCC):
         sys.exit(gpu.visible_devices()[1] or "no nvcc: install the CUDA Toolkit")
     try:
-        strange = [name for name in options.names if not any(name in m.name for m in load())]
+        there = [m.name for m in load()]
+        strange = [name for name in options.names if not any(name in one for one in there)]
         if strange:
             sys.exit(f"no mutant's name contains {' or '.join(strange)}: tests/mutants/index.ini names them")
         fates = prove(options.backend, options.names, options.jobs, options.arch, say)

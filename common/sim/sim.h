@@ -28,7 +28,8 @@
     P(last_error_us) P(submit_us) P(notify_us) P(kernel_us) P(event_timing_us) \
     P(event_drain_us) P(event_us) P(hop_us) P(engine_switch_us) P(graph_us) P(graph_node_us) \
     P(graph_join_us) P(queue_depth) P(spin_unbilled_us) P(cold_wait_us) P(cold_return_us) \
-    P(cold_calls) P(cold_factor) P(rest_us) P(rested_factor) P(pinned_h2d_gbps) P(pinned_d2h_gbps) P(both_directions) \
+    P(cold_calls) P(cold_factor) P(rest_us) P(rested_factor) P(pinned_h2d_gbps) \
+    P(pinned_d2h_gbps) P(both_directions) \
     P(pageable_h2d_gbps) P(pageable_d2h_gbps) P(staged_bytes) P(staging_gbps) \
     P(copy_setup_us) P(copy_engines) P(d2d_gbps) P(peer_gbps) P(memory_gbps) P(sm_gbps)
 #define SIM_TABLES(T) T(block_wait_us) T(block_wake_us) T(block_cpu_us)
