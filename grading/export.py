@@ -11,11 +11,9 @@ A cell that a spreadsheet would take for a formula is defused. Who has no grade 
 cell; everybody who is not matched one to one is named on standard error.
 """
 import base64
-import contextlib
 import csv
 import io
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -292,15 +290,7 @@ def write(text, path):
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
         return
-    path = Path(path)
-    part = path.with_name(runner.part_of(path))
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # it may be what could not be made
-            part.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    runner.write_whole(Path(path), data)
 
 
 def chosen(graded, options):

@@ -250,11 +250,19 @@ def alone(devices, *stems):
 
 
 def save(path, data):
+    """Write a file, and the folders that it needs, as write_whole does. Raises CannotKeep."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotKeep(error.errno, error.strerror, str(error.filename or path)) from None
+    write_whole(path, data)
+
+
+def write_whole(path, data):
     """Write a file so that it is there whole or not at all, also after a loss of power. Raises
     CannotKeep."""
     part = path.with_name(part_of(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
             file.write(data)
             file.flush()
@@ -263,8 +271,7 @@ def save(path, data):
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()  # it may be what could not be made
-        folder = error.filename if error.filename and str(error.filename) != str(part) else path
-        raise CannotKeep(error.errno, error.strerror, str(folder)) from None
+        raise CannotKeep(error.errno, error.strerror, str(path)) from None
 
 
 def part_of(path):
